@@ -1,0 +1,24 @@
+//! Small state files that are written atomically, carry kind, version and checksum, and never stop the agent.
+//!
+//! A file is one line of JSON, `{"mainstay":"<kind>","version":1,"checksum":"sha256:…","data":…}`, where the checksum is
+//! over the bytes of `data` as they stand in the file. A [`File`] is one such file, a [`Store`] a directory of them by key.
+//!
+//! - Writing: a temporary file in the same directory, mode 0600, then rename. A failed write leaves the old file.
+//! - Reading: a file that is truncated, altered, of another kind or from a newer mainstay is renamed to
+//!   `<name>.bad-<unix seconds>` (three of them are kept) and reported as set aside; what it held is rebuilt by the caller.
+//!
+//! What it does not do: it keeps no copy in memory, it does not lock (one agent per root directory is ensured elsewhere),
+//! and it starts no task. Everything here blocks, so call it off the async workers, or use [`Deferred`], which does.
+
+#![forbid(unsafe_code)]
+
+mod deferred;
+mod envelope;
+mod error;
+mod file;
+mod store;
+
+pub use deferred::Deferred;
+pub use error::{BadFile, WriteError};
+pub use file::{Durability, File, Loaded, SetAside, ensure_directory};
+pub use store::{Contents, Store};

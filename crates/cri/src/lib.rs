@@ -1,0 +1,19 @@
+//! The client for the container runtime: CRI v1 over a unix socket.
+//!
+//! Every call has a name (upstream's operation name, used in logs and metrics), a deadline, and an error that says
+//! which call on which socket failed. The connection is made on first use and made again after it is lost; a caller
+//! sees one failed call, never a dead client.
+//!
+//! It does not decide anything, keep any state about pods, or start tasks.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod endpoint;
+mod error;
+mod stats;
+
+pub use client::{Cri, ExecOutcome};
+pub use endpoint::Endpoint;
+pub use error::{CriError, EndpointError};
+pub use stats::{CallCount, CallStats};

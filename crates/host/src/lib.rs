@@ -1,0 +1,29 @@
+//! The machine: what it is called, what it has, what is mounted, and a few careful operations on it.
+//!
+//! [`Host`] reads `/proc`, `/sys` and `/etc` below roots that tests can move. Beside it stand [`MountTable`],
+//! [`ResolvConf`], [`FilesystemUsage`], the [`LockFile`] that keeps a second agent out, [`remove_dir_all_one_fs`] that
+//! never deletes through a mount, and [`ServiceManager`], which tells systemd how we are.
+//!
+//! What it does not do: it samples no cgroups (see `cgroup`), it mounts nothing, keeps no state and starts no task.
+//! Everything here blocks shortly; [`remove_dir_all_one_fs`] and [`FilesystemUsage`] may block long on a bad disk, call
+//! them off the async workers.
+
+#![forbid(unsafe_code)]
+
+mod filesystem;
+mod limits;
+mod lock;
+mod machine;
+mod mounts;
+mod remove;
+mod resolv_conf;
+mod service_manager;
+
+pub use filesystem::FilesystemUsage;
+pub use limits::raise_open_file_limit;
+pub use lock::{LockError, LockFile};
+pub use machine::{CgroupMode, Host, HostError, SwapDevice};
+pub use mounts::{Mount, MountTable};
+pub use remove::{RemoveError, remove_dir_all_one_fs};
+pub use resolv_conf::{ResolvConf, ResolvConfError};
+pub use service_manager::ServiceManager;

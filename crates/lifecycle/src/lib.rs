@@ -1,0 +1,25 @@
+//! The brain: what to do about a pod, and what to say about it.
+//!
+//! [`plan`] looks at what a pod should be, what the runtime shows of it and what is remembered, and returns the steps
+//! to take. [`pod_status`] turns the same things into a `v1.PodStatus`. Both are pure functions: no clock, no I/O, no
+//! locks. The time is an argument; "later" is a `wake_at` in the answer.
+//!
+//! What it does not do: it executes nothing and knows no CRI message. How a container is killed, in which order
+//! sidecars stop and how long a hook may run is reconcile's job; *that* it must be killed is decided here.
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod memory;
+mod plan;
+mod restart;
+mod sandbox;
+mod status;
+mod views;
+
+pub use backoff::{BackoffEntry, BackoffLimits, crash_key};
+pub use memory::{Hold, HoldCause, PodMemory, SANDBOX_HOLD};
+pub use plan::{KillReason, Plan, PlanInput, Step, plan};
+pub use restart::{AfterExit, after_exit};
+pub use sandbox::{SandboxVerdict, judge_sandbox};
+pub use status::{StatusInput, pod_status};

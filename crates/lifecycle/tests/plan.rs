@@ -1,0 +1,279 @@
+//! Decision tables of the planner: pod and runtime as data in, plan as text out.
+
+use std::{fmt::Write as _, time::Duration, time::Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_lifecycle::{BackoffEntry, Hold, HoldCause, Plan, PlanInput, PodMemory, Step, crash_key, plan};
+use mainstay_types::{
+    ContainerPhase, ContainerReason, FullName, ObservedContainer, ObservedPod, ObservedSandbox, PodExt, TerminalPhase,
+    container_hash,
+};
+use serde_json::json;
+
+const NOW: i64 = 1_000_000;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "default", "uid": "u1"}, "spec": spec
+    }))
+    .unwrap()
+}
+
+/// `sandbox 0 ready`, `sandbox 1 dead`, `sandbox 0 host`, `sandbox 0 noip`;
+/// `NAME running`, `NAME exited CODE [AGO]`, `NAME created`, `NAME unknown`, each with optional `@SANDBOX #COUNT !hash`.
+fn runtime(pod: &Pod, lines: &[&str]) -> Option<ObservedPod> {
+    if lines.is_empty() {
+        return None;
+    }
+    let mut sandboxes = Vec::new();
+    let mut containers = Vec::new();
+    for (position, line) in lines.iter().enumerate() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if words[0] == "sandbox" {
+            sandboxes.push(ObservedSandbox {
+                id: format!("s{}", words[1]).into(),
+                attempt: words[1].parse().unwrap(),
+                ready: words[2] != "dead",
+                created_at: at(NOW - 500),
+                ips: if matches!(words[2], "host" | "noip") { vec![] } else { vec!["10.0.0.1".into()] },
+                host_network: words[2] == "host",
+                source: None,
+            });
+            continue;
+        }
+        let flag = |mark: char| words.iter().find_map(|word| word.strip_prefix(mark));
+        let image = pod.container(words[0]).and_then(|(_, c)| c.image.clone()).unwrap_or_default();
+        let phase = match words[1] {
+            "running" => ContainerPhase::Running,
+            "exited" => ContainerPhase::Exited,
+            "created" => ContainerPhase::Created,
+            _ => ContainerPhase::Unknown,
+        };
+        let ago: i64 = words.get(3).and_then(|word| word.parse().ok()).unwrap_or(1);
+        containers.push(ObservedContainer {
+            id: format!("{}-{position}", words[0]).into(),
+            sandbox: format!("s{}", flag('@').unwrap_or("0")).into(),
+            name: words[0].into(),
+            restart_count: flag('#').map_or(0, |text| text.parse().unwrap()),
+            hash: if flag('!').is_some() { 1 } else { container_hash(words[0], &image) },
+            phase,
+            // Lines further up are newer.
+            created_at: at(NOW - 100 - i64::try_from(position).unwrap()),
+            started_at: Some(at(NOW - 90)),
+            finished_at: (phase == ContainerPhase::Exited).then(|| at(NOW - ago)),
+            exit_code: if phase == ContainerPhase::Exited { words[2].parse().unwrap() } else { 0 },
+            reason: "".into(),
+            message: "".into(),
+            image: image.as_str().into(),
+            image_ref: "sha256:1".into(),
+            log_path: "".into(),
+            user: None,
+            termination_grace_seconds: None,
+        });
+    }
+    sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.attempt));
+    Some(ObservedPod {
+        uid: "u1".into(),
+        full_name: FullName::new("default", "p"),
+        read_at: Instant::now(),
+        sandboxes,
+        containers,
+    })
+}
+
+fn show(plan: &Plan) -> String {
+    match plan {
+        Plan::Finish { phase, failure } => {
+            let why = failure.as_ref().map(|f| format!(" ({})", f.reason)).unwrap_or_default();
+            format!("finish {}{why}", phase.as_str())
+        }
+        Plan::Act { steps, reasons, wake_at } => {
+            let mut text = String::new();
+            for step in steps {
+                match step {
+                    Step::StopPod => text.push_str("stop-pod; "),
+                    Step::Kill { id, reason, .. } => write!(text, "kill {id} {reason:?}; ").unwrap(),
+                    Step::RestartAll { trigger } => write!(text, "restart-all by {trigger}; ").unwrap(),
+                    Step::Remove(id) => write!(text, "remove {id}; ").unwrap(),
+                    Step::CreateSandbox { attempt, changed } => {
+                        write!(text, "sandbox {attempt}{}; ", if *changed { " again" } else { "" }).unwrap();
+                    }
+                    Step::Start { name, sandbox, after_crash, .. } => {
+                        let place = sandbox.as_ref().map_or("new".to_owned(), ToString::to_string);
+                        let crash = if after_crash.is_some() { " after crash" } else { "" };
+                        write!(text, "start {name} in {place}{crash}; ").unwrap();
+                    }
+                }
+            }
+            for (name, reason) in reasons {
+                write!(text, "{name} waits: {}; ", reason.reason).unwrap();
+            }
+            if let Some(wake) = wake_at {
+                write!(text, "wake +{}; ", wake.as_second() - NOW).unwrap();
+            }
+            if text.is_empty() { "rest".into() } else { text.trim_end_matches("; ").into() }
+        }
+    }
+}
+
+fn run(pod: &Pod, lines: &[&str], memory: &PodMemory) -> String {
+    let observed = runtime(pod, lines);
+    show(&plan(&PlanInput {
+        pod,
+        observed: observed.as_ref(),
+        memory,
+        max_restart_period: Duration::from_secs(300),
+        now: at(NOW),
+    }))
+}
+
+fn memory() -> PodMemory {
+    PodMemory::new(at(NOW - 1000))
+}
+
+#[track_caller]
+fn check(rows: &[(&str, &Pod, &[&str], &str)]) {
+    for (row, pod, lines, expected) in rows {
+        assert_eq!(run(pod, lines, &memory()), *expected, "{row}");
+    }
+}
+
+#[test]
+fn regular_containers() {
+    let two = |policy: &str| {
+        pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}))
+    };
+    let (always, on_failure, never) = (two("Always"), two("OnFailure"), two("Never"));
+    check(&[
+        ("nothing there", &always, &[], "sandbox 0; start a in new; start b in new"),
+        ("all runs", &always, &["sandbox 0 ready", "a running", "b running"], "rest"),
+        ("one missing", &always, &["sandbox 0 ready", "a running"], "start b in s0"),
+        ("one ended", &always, &["sandbox 0 ready", "a running", "b exited 1"], "start b in s0 after crash"),
+        ("one ended well, always", &always, &["sandbox 0 ready", "a running", "b exited 0"], "start b in s0 after crash"),
+        ("one ended well, on failure", &on_failure, &["sandbox 0 ready", "a running", "b exited 0"], "rest"),
+        ("one ended badly, never", &never, &["sandbox 0 ready", "a running", "b exited 3"], "rest"),
+        ("all ended well, on failure", &on_failure, &["sandbox 0 ready", "a exited 0", "b exited 0"], "finish Succeeded"),
+        ("all ended, never", &never, &["sandbox 0 ready", "a exited 0", "b exited 3"], "finish Failed"),
+        ("created but not started", &always, &["sandbox 0 ready", "a running", "b created"], "start b in s0"),
+        ("created but not started, never", &never, &["sandbox 0 ready", "a running", "b created"], "start b in s0"),
+        ("unknown", &always, &["sandbox 0 ready", "a running", "b unknown"], "kill b-2 StateUnknown; start b in s0"),
+        ("image changed", &always, &["sandbox 0 ready", "a running", "b running !"], "kill b-2 DefinitionChanged; start b in s0"),
+        ("image changed, never", &never, &["sandbox 0 ready", "a running", "b running !"], "kill b-2 DefinitionChanged; start b in s0"),
+    ]);
+}
+
+#[test]
+fn sandboxes() {
+    let one = |policy: &str| pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}]}));
+    let (always, on_failure, never) = (one("Always"), one("OnFailure"), one("Never"));
+    let host = pod(json!({"hostNetwork": true, "containers": [{"name": "a", "image": "i"}]}));
+    check(&[
+        ("dead sandbox", &always, &["sandbox 0 dead", "a exited 137"], "sandbox 1 again; start a in new after crash"),
+        ("dead sandbox, container still seen running", &always, &["sandbox 0 dead", "a running"], "stop-pod; sandbox 1 again; start a in new"),
+        ("dead sandbox before anything ran, never", &never, &["sandbox 0 dead"], "sandbox 1 again; start a in new"),
+        ("dead sandbox, never", &never, &["sandbox 0 dead", "a exited 137"], "finish Failed"),
+        ("dead sandbox, ended well, on failure", &on_failure, &["sandbox 0 dead", "a exited 0"], "finish Succeeded"),
+        ("two ready", &always, &["sandbox 0 ready", "sandbox 1 ready", "a running @1"], "stop-pod; sandbox 2 again; start a in new"),
+        ("no address", &always, &["sandbox 3 noip"], "stop-pod; sandbox 4 again; start a in new"),
+        ("host network", &host, &["sandbox 0 host", "a running"], "rest"),
+        ("host network wanted, pod network there", &host, &["sandbox 0 ready", "a running"], "stop-pod; sandbox 1 again; start a in new"),
+        ("older sandbox lies around", &always, &["sandbox 1 ready", "sandbox 0 dead", "a running @1", "a exited 1 @0"], "rest"),
+    ]);
+}
+
+#[test]
+fn init_containers_and_sidecars() {
+    let spec = |policy: &str| {
+        pod(json!({"restartPolicy": policy,
+            "initContainers": [{"name": "i1", "image": "i"}, {"name": "side", "image": "i", "restartPolicy": "Always"}, {"name": "i2", "image": "i"}],
+            "containers": [{"name": "a", "image": "i"}]}))
+    };
+    let (always, never) = (spec("Always"), spec("Never"));
+    check(&[
+        ("first", &always, &[], "sandbox 0; start i1 in new"),
+        ("sandbox without containers", &always, &["sandbox 0 ready"], "start i1 in s0"),
+        ("first runs", &always, &["sandbox 0 ready", "i1 running"], "rest"),
+        ("first done", &always, &["sandbox 0 ready", "i1 exited 0"], "start side in s0"),
+        ("first failed", &always, &["sandbox 0 ready", "i1 exited 1"], "start i1 in s0 after crash"),
+        ("first failed, never", &never, &["sandbox 0 ready", "i1 exited 1"], "finish Failed"),
+        ("sidecar up", &always, &["sandbox 0 ready", "side running", "i1 exited 0"], "start i2 in s0"),
+        ("sidecar ended before the next one", &always, &["sandbox 0 ready", "side exited 0", "i1 exited 0"], "start side in s0 after crash"),
+        ("sidecar ended under a running init", &never, &["sandbox 0 ready", "i2 running", "side exited 1", "i1 exited 0"], "start side in s0 after crash"),
+        ("all init done", &always, &["sandbox 0 ready", "i2 exited 0", "side running", "i1 exited 0"], "start a in s0"),
+        ("all init done, first one collected", &always, &["sandbox 0 ready", "i2 exited 0", "side running"], "start a in s0"),
+        ("all up", &always, &["sandbox 0 ready", "a running", "i2 exited 0", "side running"], "rest"),
+        ("sidecar lost while running", &always, &["sandbox 0 ready", "a running", "i2 exited 0"], "start side in s0"),
+        ("sidecar image changed", &always, &["sandbox 0 ready", "a running", "side running !"], "kill side-2 DefinitionChanged; start side in s0"),
+        ("job done, sidecar still up", &never, &["sandbox 0 ready", "a exited 0", "i2 exited 0", "side running"], "finish Succeeded"),
+        ("new sandbox starts init over", &always, &["sandbox 0 dead", "a exited 137", "i2 exited 0", "side exited 137", "i1 exited 0"],
+            "remove i2-2; remove side-3; remove i1-4; sandbox 1 again; start i1 in new after crash"),
+        ("init of an older sandbox is no progress", &always, &["sandbox 1 ready", "sandbox 0 dead", "i2 exited 0 @0"], "start i1 in s1"),
+        ("init unknown", &always, &["sandbox 0 ready", "i1 unknown"], "kill i1-1 StateUnknown; start i1 in s0"),
+        ("init unknown, never", &never, &["sandbox 0 ready", "i1 unknown"], "finish Failed"),
+    ]);
+}
+
+#[test]
+fn exit_code_rules() {
+    let spec = pod(json!({"restartPolicy": "Never", "containers": [
+        {"name": "a", "image": "i", "restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]},
+        {"name": "b", "image": "i"}]}));
+    check(&[
+        ("rule restarts", &spec, &["sandbox 0 ready", "a exited 42", "b running"], "start a in s0 after crash"),
+        ("no rule", &spec, &["sandbox 0 ready", "a exited 1", "b running"], "rest"),
+        ("rule restarts all", &spec, &["sandbox 0 ready", "a exited 88", "b running"], "restart-all by a"),
+        ("interrupted restart of all goes on", &spec, &["sandbox 0 ready", "a exited 88"], "restart-all by a"),
+        ("after restart of all", &spec, &["sandbox 0 ready"], "start a in s0; start b in s0"),
+    ]);
+}
+
+#[test]
+fn waiting_after_failures() {
+    let spec = pod(json!({"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}));
+    let lines: &[&str] = &["sandbox 0 ready", "a exited 1 5", "b running"];
+    let key = crash_key(&spec, &spec.spec_ref().containers[0]);
+    let mut memory = memory();
+    assert_eq!(run(&spec, lines, &memory), "start a in s0 after crash", "the first restart is immediate");
+    memory.crashes.insert(key, BackoffEntry { wait_ms: 20_000, updated: at(NOW - 30) });
+    assert_eq!(run(&spec, lines, &memory), "a waits: CrashLoopBackOff; wake +15");
+    let later: &[&str] = &["sandbox 0 ready", "a exited 1 20", "b running"];
+    assert_eq!(run(&spec, later, &memory), "start a in s0 after crash", "its time has come");
+
+    let failed = |reason: &str| HoldCause::Failed(ContainerReason { reason: reason.into(), message: String::new() });
+    let hold = Hold { since: at(NOW - 4), until: at(NOW + 6), cause: failed("CreateContainerError") };
+    memory.holds.insert("a".into(), hold);
+    assert_eq!(run(&spec, later, &memory), "a waits: CreateContainerError; wake +6");
+
+    let cause = HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
+    memory.holds.insert("a".into(), Hold { since: at(NOW - 4), until: at(NOW + 36), cause: cause.clone() });
+    assert_eq!(run(&spec, later, &memory), "a waits: ErrImagePull; wake +6", "the error first");
+    memory.holds.insert("a".into(), Hold { since: at(NOW - 14), until: at(NOW + 26), cause });
+    assert_eq!(run(&spec, later, &memory), "a waits: ImagePullBackOff; wake +26", "then the back-off");
+
+    memory.holds.insert("".into(), Hold { since: at(NOW - 1), until: at(NOW + 9), cause: failed("CreatePodSandboxError") });
+    assert_eq!(run(&spec, &[], &memory), "wake +9", "no new sandbox before its time");
+}
+
+#[test]
+fn deadlines() {
+    let mut spec = json!({"activeDeadlineSeconds": 1500, "containers": [{"name": "a", "image": "i"}]});
+    let lines: &[&str] = &["sandbox 0 ready", "a running"];
+    assert_eq!(run(&pod(spec.clone()), lines, &memory()), "wake +500");
+    spec["activeDeadlineSeconds"] = json!(1000);
+    assert_eq!(run(&pod(spec), lines, &memory()), "finish Failed (DeadlineExceeded)");
+}
+
+#[test]
+fn a_finished_pod_stays_finished() {
+    let spec = pod(json!({"restartPolicy": "OnFailure", "containers": [{"name": "a", "image": "i"}]}));
+    let mut memory = memory();
+    memory.finished = Some(TerminalPhase::Succeeded);
+    assert_eq!(run(&spec, &[], &memory), "finish Succeeded", "also when the runtime has forgotten it");
+}

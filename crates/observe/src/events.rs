@@ -1,0 +1,90 @@
+//! Container events of the runtime: hints where to look.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use mainstay_cri::Cri;
+use mainstay_task::{Backoff, TaskGroup};
+use mainstay_types::{PodUid, labels};
+use tokio::sync::mpsc;
+use tracing::{debug, info};
+
+/// How many hints may wait. When it is full the stream waits, and the runtime's own buffer takes over.
+const BOUND: usize = 256;
+
+/// The pods that events were about.
+pub(crate) struct EventUids {
+    receiver: mpsc::Receiver<PodUid>,
+    connected: Arc<AtomicBool>,
+}
+
+impl EventUids {
+    pub(crate) async fn next(&mut self) -> Option<PodUid> {
+        self.receiver.recv().await
+    }
+
+    /// The stream stands right now.
+    pub(crate) fn connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+}
+
+/// Subscribes, again and again. A runtime without events (containerd 1.6) is asked once per connection only.
+pub(crate) fn start(cri: Cri, tasks: &TaskGroup) -> EventUids {
+    let (sender, receiver) = mpsc::channel(BOUND);
+    let connected = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&connected);
+    let shutdown = tasks.shutdown();
+    tasks.spawn_critical("runtime events", async move {
+        shutdown.run_until_signalled(follow(cri, sender, flag)).await;
+    });
+    EventUids { receiver, connected }
+}
+
+async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBool>) {
+    let mut attempts = Backoff::doubling(Duration::from_millis(200), Duration::from_secs(30)).attempts();
+    let mut told = false;
+    loop {
+        match cri.container_events().await {
+            Ok(mut stream) => {
+                connected.store(true, Ordering::Relaxed);
+                debug!("following the runtime's container events");
+                loop {
+                    match stream.message().await {
+                        Ok(Some(event)) => {
+                            attempts.succeeded();
+                            let labels = event.pod_sandbox_status.map(|status| status.labels).unwrap_or_default();
+                            if let Some(uid) = labels.get(labels::POD_UID)
+                                && sender.send(PodUid::from(uid.as_str())).await.is_err()
+                            {
+                                return;
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(status) => {
+                            if status.code() == tonic::Code::Unimplemented && !told {
+                                told = true;
+                                info!("the runtime sends no container events; relisting every second instead");
+                            }
+                            break;
+                        }
+                    }
+                }
+                connected.store(false, Ordering::Relaxed);
+            }
+            Err(error) if error.is_unimplemented() => {
+                if !told {
+                    told = true;
+                    info!("the runtime sends no container events; relisting every second instead");
+                }
+            }
+            Err(error) => debug!(%error, "cannot follow the runtime's container events"),
+        }
+        tokio::time::sleep(attempts.failed()).await;
+    }
+}

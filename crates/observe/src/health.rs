@@ -1,0 +1,42 @@
+//! How the runtime itself is.
+
+use mainstay_cri::{Cri, CriError};
+use mainstay_types::RuntimeHealth;
+use tracing::{info, warn};
+
+/// Asks the runtime for its conditions, and for its name when that is not known (or it was away, perhaps for an upgrade).
+pub(crate) async fn check(cri: &Cri, known: &RuntimeHealth, events: bool) -> Result<RuntimeHealth, CriError> {
+    let status = cri.status().await?;
+    let (name, version) = if known.name.is_empty() || !known.reachable {
+        let version = cri.version().await?;
+        if version.version != "0.1.0" {
+            warn!(version = version.version, "the runtime speaks an unknown version of the CRI protocol");
+        }
+        info!(runtime = version.runtime_name, version = version.runtime_version, "container runtime");
+        (version.runtime_name, version.runtime_version)
+    } else {
+        (known.name.clone(), known.version.clone())
+    };
+    let conditions = status.status.map(|status| status.conditions).unwrap_or_default();
+    let problem = |kind: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
+        Some(condition) if condition.status => None,
+        Some(condition) => Some(format!("{}: {}", condition.reason, condition.message)),
+        None => Some(format!("the runtime reports no condition {kind}")),
+    };
+    let health = RuntimeHealth {
+        name,
+        version,
+        runtime_problem: problem("RuntimeReady"),
+        network_problem: problem("NetworkReady"),
+        reachable: true,
+        events,
+    };
+    if health.network_problem != known.network_problem {
+        match &health.network_problem {
+            Some(problem) => warn!(problem, "the pod network is not ready"),
+            None if known.name.is_empty() => {}
+            None => info!("the pod network is ready"),
+        }
+    }
+    Ok(health)
+}

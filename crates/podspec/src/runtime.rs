@@ -1,0 +1,53 @@
+//! From a defaulted, validated `v1.Pod` to the messages that a CRI runtime is given.
+//!
+//! Everything in here is a pure function of its arguments. What is written is what upstream's kubelet 1.37 writes
+//! (its `pkg/kubelet/kuberuntime`), so that either of the two can take over the other's containers. Where upstream's
+//! order is that of a Go map (environment, DNS options) ours is fixed: spec order.
+//!
+//! Two things of CRI 1.37 cannot be expressed because the bindings (k8s-cri 0.11) lack the fields: a container's
+//! `stop_signal` (gate ContainerStopSignals, off by default) and a mount's `image_sub_path`.
+
+mod container;
+mod context;
+mod dns;
+mod env;
+mod error;
+mod expand;
+mod gojson;
+mod hostname;
+mod image;
+mod keyring;
+mod linux;
+mod resources;
+mod sandbox;
+mod security;
+
+pub use container::{
+    ContainerContext, DeviceGrants, ImageUser, container_config, container_log_path, ephemeral_as_container,
+};
+pub use context::{MemoryQos, NodeSettings, SwapSettings};
+pub use dns::{DnsSettings, HostResolv, Notice, NoticeTarget, dns_config};
+pub use env::{EnvFiles, env_file_refs, format_map};
+pub use error::SpecError;
+pub use expand::expand;
+pub use gojson::{container_ports_json, lifecycle_handler_json};
+pub use hostname::{hostname_and_domain, hosts_file, kernel_hostname};
+pub use image::{ImageName, ImageNameError};
+pub use keyring::{Credential, Keyring, KeyringError};
+pub use linux::{PodCgroupValues, oom_score_adj, pod_cgroup_values};
+pub use resources::{
+    CFS_PERIOD_MICROS, Overhead, QosClass, ResourceList, is_critical, is_node_critical, milli_cpu_to_quota,
+    milli_cpu_to_shares, pod_limits, pod_requests, qos_class, shares_to_weight,
+};
+pub use sandbox::{SandboxContext, pod_log_directory, sandbox_config};
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod golden_tests;
+
+/// `web_default(uid)`: how upstream's messages name a pod.
+fn pod_description(pod: &k8s_openapi::api::core::v1::Pod) -> String {
+    use mainstay_types::PodExt as _;
+    format!("{}_{}({})", pod.name_ref(), pod.namespace_ref(), pod.uid_ref())
+}

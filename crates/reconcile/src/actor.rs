@@ -1,0 +1,407 @@
+//! The actor: one owner of all pods' state, a closed set of things that can happen to it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use mainstay_checkpoint::WriteError;
+use mainstay_lifecycle::PodMemory;
+use mainstay_task::{Backoff, TaskGroup};
+use mainstay_types::{
+    DesiredPod, DesiredState, Heartbeat, ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid,
+};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use crate::{
+    Ownership, ReconcileConfig,
+    pod::{Decision, PodState, Worker},
+    record::{PodRecord, Records},
+    worker::{self, Cancel, Fact, Job, JobEnd, Shared},
+};
+
+/// How many reports of workers may wait; a full channel makes workers wait, not lose anything.
+const REPORT_BOUND: usize = 256;
+/// How often the actor gives a sign of life while nothing happens.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Before stopping or cleaning up is tried again.
+const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30));
+
+/// What a worker sends.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Something found on the way.
+    Fact(PodUid, Fact),
+    /// It is done.
+    Done {
+        /// With which pod.
+        uid: PodUid,
+        /// How.
+        end: JobEnd,
+    },
+}
+
+/// Starts reconciling. Problems with stored records are returned as sentences for the node's events.
+///
+/// # Errors
+/// When the records' directory cannot be made: without it mainstay could not tell its own pods from others'.
+pub fn start(
+    config: ReconcileConfig,
+    desired: watch::Receiver<Arc<DesiredState>>,
+    observed: watch::Receiver<Arc<ObservedState>>,
+    tasks: &TaskGroup,
+) -> Result<(watch::Receiver<Outcomes>, Heartbeat, Vec<String>), WriteError> {
+    let (records, restored, problems) = Records::open(&config.node.root_dir, tasks)?;
+    let (sender, outcomes) = watch::channel(Outcomes::default());
+    let (report_sender, reports) = mpsc::channel(REPORT_BOUND);
+    let heartbeat = Heartbeat::default();
+    let pods = restored
+        .into_iter()
+        .map(|(uid, record)| {
+            let desired = Arc::new(record.desired());
+            (uid, PodState::new(desired, record.memory))
+        })
+        .collect();
+    let shared = Arc::new(Shared::new(config, records, report_sender));
+    let actor = Actor {
+        shared,
+        tasks: tasks.clone(),
+        pods,
+        sender,
+        heartbeat: heartbeat.clone(),
+        desired: desired.borrow().clone(),
+        observed: observed.borrow().clone(),
+    };
+    let shutdown = tasks.shutdown();
+    tasks.spawn_critical("reconcile", async move {
+        shutdown.run_until_signalled(Box::pin(actor.run(desired, observed, reports))).await;
+    });
+    Ok((outcomes, heartbeat, problems))
+}
+
+struct Actor {
+    shared: Arc<Shared>,
+    tasks: TaskGroup,
+    pods: HashMap<PodUid, PodState>,
+    sender: watch::Sender<Outcomes>,
+    heartbeat: Heartbeat,
+    desired: Arc<DesiredState>,
+    observed: Arc<ObservedState>,
+}
+
+impl Actor {
+    async fn run(
+        mut self,
+        mut desired: watch::Receiver<Arc<DesiredState>>,
+        mut observed: watch::Receiver<Arc<ObservedState>>,
+        mut reports: mpsc::Receiver<Report>,
+    ) {
+        desired.mark_changed();
+        let mut batch = Vec::new();
+        loop {
+            self.heartbeat.beat();
+            let wake = self.next_wake();
+            // Every branch is cancel safe: watch, mpsc and sleep lose nothing when dropped.
+            let touched: Option<HashSet<PodUid>> = tokio::select! {
+                changed = desired.changed() => {
+                    if changed.is_err() { return; }
+                    let next = desired.borrow_and_update().clone();
+                    self.take_desired(next)
+                }
+                changed = observed.changed() => {
+                    if changed.is_err() { return; }
+                    let next = observed.borrow_and_update().clone();
+                    self.take_observed(next)
+                }
+                count = reports.recv_many(&mut batch, REPORT_BOUND) => {
+                    if count == 0 { return; }
+                    Some(batch.drain(..).filter_map(|report| self.take_report(report)).collect())
+                }
+                () = tokio::time::sleep(wake) => {
+                    let now = Timestamp::now();
+                    Some(self.pods.iter().filter(|(_, p)| p.wake_at.is_some_and(|at| at <= now)).map(|(u, _)| u.clone()).collect())
+                }
+            };
+            if !self.desired.synced || self.observed.listed_at.is_none() {
+                continue;
+            }
+            match touched {
+                Some(uids) => uids.iter().for_each(|uid| self.consider(uid)),
+                None => {
+                    let uids: Vec<_> = self.pods.keys().cloned().collect();
+                    uids.iter().for_each(|uid| self.consider(uid));
+                }
+            }
+            self.publish();
+        }
+    }
+
+    fn next_wake(&self) -> Duration {
+        let now = Timestamp::now();
+        self.pods
+            .values()
+            .filter(|pod| pod.worker.is_none())
+            .filter_map(|pod| pod.wake_at)
+            .min()
+            .map_or(HEARTBEAT, |at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
+            .min(HEARTBEAT)
+    }
+
+    /// Takes over a new desired state; the pods it touches, or `None` for all.
+    fn take_desired(&mut self, next: Arc<DesiredState>) -> Option<HashSet<PodUid>> {
+        self.desired = next;
+        if !self.desired.synced {
+            return Some(HashSet::new());
+        }
+        let now = Timestamp::now();
+        let desired = Arc::clone(&self.desired);
+        let mut touched = HashSet::new();
+        for (uid, wanted) in desired.pods.iter() {
+            match self.pods.get_mut(uid) {
+                None => {
+                    info!(pod = %wanted.full_name, pod.uid = %uid, source = %wanted.source, "pod to run");
+                    self.pods.insert(uid.clone(), PodState::new(Arc::clone(wanted), PodMemory::new(now)));
+                    touched.insert(uid.clone());
+                }
+                // One that is going must be gone before it comes again; `removed` looks for it then.
+                Some(pod) if pod.is_going() => {}
+                Some(pod) => {
+                    if !Arc::ptr_eq(&pod.desired, wanted) {
+                        if *pod.desired != **wanted {
+                            self.shared.records.keep(wanted, &pod.memory);
+                        }
+                        pod.desired = Arc::clone(wanted);
+                        pod.obey_wish();
+                        touched.insert(uid.clone());
+                    }
+                }
+            }
+        }
+        for (uid, pod) in &mut self.pods {
+            if !desired.pods.contains_key(uid) && pod.let_go(now) {
+                info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod to stop: its source let go of it");
+                self.shared.records.keep(&pod.desired, &pod.memory);
+                touched.insert(uid.clone());
+            }
+        }
+        self.take_in_orphans(now);
+        Some(touched)
+    }
+
+    fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
+        let before = std::mem::replace(&mut self.observed, next);
+        if before.listed_at.is_none() || before.runtime.reachable != self.observed.runtime.reachable
+            || before.runtime.network_problem != self.observed.runtime.network_problem
+        {
+            self.take_in_orphans(Timestamp::now());
+            return None;
+        }
+        let mut touched = HashSet::new();
+        for uid in self.pods.keys() {
+            let same = match (before.pods.get(uid), self.observed.pods.get(uid)) {
+                (None, None) => true,
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                _ => false,
+            };
+            if !same {
+                touched.insert(uid.clone());
+            }
+        }
+        if self.observed.pods.len() != before.pods.len() || self.shared.config.ownership == Ownership::Everything {
+            self.take_in_orphans(Timestamp::now());
+        }
+        Some(touched)
+    }
+
+    /// Pods in the runtime that no source wants and that were never ours: upstream's kubelet ends them.
+    fn take_in_orphans(&mut self, now: Timestamp) {
+        if self.shared.config.ownership != Ownership::Everything || !self.desired.synced {
+            return;
+        }
+        for (uid, observed) in &self.observed.pods {
+            if self.pods.contains_key(uid) || self.desired.pods.contains_key(uid) || observed.is_nothing() {
+                continue;
+            }
+            warn!(pod = %observed.full_name, pod.uid = %uid, "pod in the runtime that no source wants: it will be removed");
+            let mut pod = PodState::new(Arc::new(orphan(observed)), PodMemory::new(now));
+            pod.orphan = true;
+            pod.let_go(now);
+            self.pods.insert(uid.clone(), pod);
+        }
+    }
+
+    fn take_report(&mut self, report: Report) -> Option<PodUid> {
+        match report {
+            Report::Fact(uid, fact) => {
+                let pod = self.pods.get_mut(&uid)?;
+                pod.note(fact, self.shared.config.max_restart_period);
+                if !pod.orphan {
+                    self.shared.records.keep(&pod.desired, &pod.memory);
+                }
+                None
+            }
+            Report::Done { uid, end } => {
+                let pod = self.pods.get_mut(&uid)?;
+                pod.worker = None;
+                pod.acted_at = Some(Instant::now());
+                pod.not_started.clear();
+                if end == JobEnd::AtRest {
+                    pod.stage = PodStage::Terminated;
+                }
+                if end == JobEnd::Failed {
+                    pod.failures = pod.failures.saturating_add(1);
+                    let wait = jiff::SignedDuration::try_from(RETRY.delay(pod.failures)).unwrap_or_default();
+                    pod.wake_at = Timestamp::now().checked_add(wait).ok();
+                } else {
+                    pod.failures = 0;
+                }
+                // Nothing is decided before a reading that was begun after this moment.
+                if self.shared.config.refresh.try_send(uid.clone()).is_err() {
+                    // The relist brings it, a little later.
+                    pod.wake_at = Some(Timestamp::now());
+                }
+                Some(uid)
+            }
+        }
+    }
+
+    /// Looks at one pod and sets a worker to what is to be done.
+    fn consider(&mut self, uid: &PodUid) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        if pod.worker.is_some() || !self.observed.runtime.reachable {
+            return;
+        }
+        if pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted)) {
+            return;
+        }
+        let name_taken = pod.stage == PodStage::Waiting
+            && self.pods.iter().any(|(other_uid, other)| {
+                other_uid != uid && other.desired.full_name == pod.desired.full_name && other.stage != PodStage::Waiting
+                    && other.is_going()
+            });
+        let observed = self.observed.pods.get(uid).filter(|pod| !pod.is_nothing()).cloned();
+        let now = Timestamp::now();
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        let finished_before = pod.memory.finished;
+        let decision = pod.decide(observed.as_deref(), name_taken, self.shared.config.max_restart_period, now);
+        if pod.memory.finished != finished_before {
+            self.shared.records.keep(&pod.desired, &pod.memory);
+            if let Some(failure) = &pod.memory.failure {
+                self.shared.tell_pod_failed(&pod.desired, failure);
+            }
+        }
+        let job = match decision {
+            Decision::Rest => {
+                // Back-offs that began since are told of once, not at every look.
+                self.shared.tell_backoffs(pod);
+                if pod.stage == PodStage::Syncing && pod.wake_at.is_none() {
+                    pod.wake_at = jiff::SignedDuration::try_from(self.shared.config.sync_frequency)
+                        .ok()
+                        .and_then(|period| now.checked_add(period).ok());
+                }
+                return;
+            }
+            Decision::Settle => Job::Settle,
+            Decision::Remove => Job::Remove,
+            Decision::Stop { grace_seconds } => Job::Stop { grace_seconds },
+            Decision::Sync(steps) => Job::Sync(steps),
+        };
+        let sync = matches!(job, Job::Sync(_));
+        let cancel = Cancel::new(self.tasks.shutdown());
+        let record = (!pod.orphan).then(|| PodRecord::new(&pod.desired, &pod.memory));
+        let order = worker::Order {
+            desired: Arc::clone(&pod.desired),
+            observed,
+            objects: Arc::clone(&self.desired.objects),
+            runtime: Arc::clone(&self.observed.runtime),
+            record,
+            job,
+            cancel: cancel.clone(),
+        };
+        let name = format!("pod {}", pod.desired.full_name);
+        let handle = self.tasks.spawn(name, worker::run(Arc::clone(&self.shared), order));
+        pod.worker = Some(Worker { handle, cancel, sync });
+    }
+
+    /// Publishes what differs, and lets go of pods of which nothing is left.
+    fn publish(&mut self) {
+        let gone: Vec<PodUid> = self
+            .pods
+            .iter()
+            .filter(|(uid, pod)| {
+                pod.worker.is_none()
+                    && pod.stage == PodStage::Terminated
+                    && pod.memory.deletion.is_some()
+                    && self.observed.pods.get(*uid).is_none_or(|observed| observed.is_nothing())
+            })
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in gone {
+            self.removed(&uid);
+        }
+        let current = self.sender.borrow().pods.clone();
+        let generation = self.sender.borrow().generation;
+        let mut differs = generation == 0 || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
+        let mut next = HashMap::with_capacity(self.pods.len());
+        for (uid, pod) in self.pods.iter_mut().filter(|(_, pod)| !pod.orphan) {
+            let outcome = pod.report();
+            differs |= current.get(uid).is_none_or(|last| !Arc::ptr_eq(last, &outcome));
+            next.insert(uid.clone(), outcome);
+        }
+        if differs {
+            self.sender.send_replace(Outcomes { generation: generation + 1, pods: Arc::new(next) });
+        }
+    }
+
+    fn removed(&mut self, uid: &PodUid) {
+        let Some(pod) = self.pods.remove(uid) else { return };
+        info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod is gone");
+        self.shared.records.forget(uid);
+        let now = Timestamp::now();
+        if let Some(wanted) = self.desired.pods.get(uid) {
+            // The same pod came back while it was going.
+            self.pods.insert(uid.clone(), PodState::new(Arc::clone(wanted), PodMemory::new(now)));
+        }
+        let waiting: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(_, other)| other.stage == PodStage::Waiting)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        waiting.iter().for_each(|uid| self.consider(uid));
+    }
+}
+
+/// A pod of which only the runtime knows: enough of it to stop it.
+fn orphan(observed: &ObservedPod) -> DesiredPod {
+    let mut names: Vec<_> = observed.containers.iter().map(|container| container.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let containers =
+        names.into_iter().map(|name| Container { name: name.to_owned(), ..Container::default() }).collect();
+    let pod = Pod {
+        metadata: ObjectMeta {
+            name: Some(observed.full_name.name.to_string()),
+            namespace: Some(observed.full_name.namespace.to_string()),
+            uid: Some(observed.uid.as_str().to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec { containers, termination_grace_period_seconds: Some(1), ..PodSpec::default() }),
+        status: None,
+    };
+    DesiredPod {
+        uid: observed.uid.clone(),
+        full_name: observed.full_name.clone(),
+        pod: Arc::new(pod),
+        source: PodSource::Api,
+        origin: "".into(),
+        terminate: None,
+    }
+}

@@ -1,0 +1,232 @@
+//! What lies on disk for a pod: directories, hosts file, termination logs, log links. Blocking calls run off the workers.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use k8s_cri::v1::Mount;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use mainstay_cgroup::CgroupError;
+use mainstay_host::RemoveError;
+use mainstay_podspec::runtime::{self, hosts_file, pod_log_directory};
+use mainstay_types::{ContainerId, DesiredPod, PodExt, PodUid};
+use tracing::{debug, warn};
+
+use crate::{
+    containers,
+    sandbox::Made,
+    worker::{Order, Shared},
+};
+
+/// What the disk refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    /// Making or writing something.
+    #[error("cannot {action} {path}: {source}; check that the file system is writable and not full", path = path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Removing something.
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    /// A cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A volume of a kind that is not there yet.
+    #[error("volume {volume:?} cannot be mounted: this version of mainstay mounts no volumes yet; remove the volumeMount {path:?} or run the pod elsewhere")]
+    Volume { volume: String, path: String },
+    /// The task that was doing it died.
+    #[error("internal error while working on the pod's files")]
+    Interrupted,
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError::Io { action, path, source }
+}
+
+async fn off_the_workers<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, FileError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(FileError::Interrupted))
+}
+
+/// `<root>/pods/<uid>`.
+pub(crate) fn pod_dir(root: &Path, uid: &PodUid) -> PathBuf {
+    root.join("pods").join(uid.as_str())
+}
+
+fn log_dir(shared: &Shared, pod: &Pod) -> PathBuf {
+    let node = &shared.config.node;
+    pod_log_directory(&node.pod_logs_dir, pod.namespace_ref(), pod.name_ref(), pod.uid_ref())
+}
+
+/// Makes the pod's directories and its cgroup.
+pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result<(), FileError> {
+    let dir = pod_dir(&shared.config.node.root_dir, &desired.uid);
+    let logs = log_dir(shared, &desired.pod);
+    let cgroups = shared.config.cgroups.clone();
+    let (pod, values) = (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node));
+    off_the_workers(move || {
+        for sub in ["", "volumes", "plugins"] {
+            make_dir(&dir.join(sub), 0o750)?;
+        }
+        make_dir(&logs, 0o755)?;
+        if let Some(cgroups) = cgroups {
+            cgroups.create(&pod, &values)?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), FileError> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed("make the directory", path))
+}
+
+/// The cgroup a sandbox is put into.
+pub(crate) fn cgroup_parent(shared: &Shared, pod: &Pod) -> String {
+    shared.config.cgroups.as_ref().map(|cgroups| cgroups.parent(pod)).unwrap_or_default()
+}
+
+/// Removes the pod's cgroup. One with processes left in it is an error: they must end first.
+pub(crate) async fn remove_cgroup(shared: &Shared, desired: &DesiredPod) -> Result<(), FileError> {
+    let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
+    let pod = desired.pod.clone();
+    off_the_workers(move || Ok(cgroups.remove(&pod)?)).await
+}
+
+/// How often the container was started before: by the newest instance, else by the logs that earlier ones left.
+pub(crate) async fn next_restart_count(shared: &Shared, order: &Order, name: &str) -> u32 {
+    if let Some(newest) = order.observed.as_deref().and_then(|o| o.instances(name).map(|c| c.restart_count).max()) {
+        return newest.saturating_add(1);
+    }
+    let dir = log_dir(shared, &order.desired.pod).join(name);
+    let highest = off_the_workers(move || {
+        mainstay_logs::highest_log_number(&dir).map_err(failed("list the logs in", &dir))
+    })
+    .await;
+    match highest {
+        Ok(highest) => highest.map_or(0, |number| number.saturating_add(1)),
+        Err(error) => {
+            debug!(%error, "no earlier logs");
+            0
+        }
+    }
+}
+
+/// Everything mounted into a container: volumes, hosts file, termination log.
+pub(crate) async fn mounts(
+    shared: &Shared,
+    order: &Order,
+    spec: &Container,
+    target: &Made,
+) -> Result<Vec<Mount>, FileError> {
+    if let Some(mount) = spec.volume_mounts.iter().flatten().next() {
+        return Err(FileError::Volume { volume: mount.name.clone(), path: mount.mount_path.clone() });
+    }
+    let pod = &order.desired.pod;
+    let dir = pod_dir(&shared.config.node.root_dir, &order.desired.uid);
+    let logs = log_dir(shared, pod).join(&spec.name);
+    let (hostname, domain) = containers::names(shared, order);
+    let wants_hosts = pod.host_network() || !target.ips.is_empty();
+    let (pod, ips, name) = (pod.clone(), target.ips.clone(), spec.name.clone());
+    let message_path = spec.termination_message_path.clone().unwrap_or_default();
+    off_the_workers(move || {
+        make_dir(&logs, 0o755)?;
+        let mut mounts = Vec::with_capacity(2);
+        if wants_hosts {
+            let node_file = pod.host_network().then(|| fs::read_to_string("/etc/hosts").unwrap_or_default());
+            let text = hosts_file(&pod, &hostname, &domain, &ips, node_file.as_deref());
+            let path = dir.join("etc-hosts");
+            write_file(&path, text.as_bytes(), 0o644)?;
+            mounts.push(mount("/etc/hosts", &path));
+        }
+        if !message_path.is_empty() {
+            let container_dir = dir.join("containers").join(&name);
+            make_dir(&container_dir, 0o750)?;
+            let path = container_dir.join(random_name());
+            write_file(&path, b"", 0o666)?;
+            mounts.push(mount(&message_path, &path));
+        }
+        Ok(mounts)
+    })
+    .await
+}
+
+fn mount(container_path: &str, host_path: &Path) -> Mount {
+    let container_path =
+        if container_path.starts_with('/') { container_path.to_owned() } else { format!("/{container_path}") };
+    Mount { container_path, host_path: host_path.to_string_lossy().into_owned(), ..Mount::default() }
+}
+
+/// Writes a file with exactly these permissions, whatever the umask is.
+fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    fs::write(path, bytes).map_err(failed("write", path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("set the mode of", path))
+}
+
+/// Eight hex digits: each instance of a container gets a termination log of its own.
+fn random_name() -> String {
+    format!("{:08x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) & 0xffff_ffff)
+}
+
+/// Makes the link by which log collectors find a container's log. Without it everything works, so it only warns.
+pub(crate) async fn link_log(
+    shared: &Shared,
+    desired: &DesiredPod,
+    container: &str,
+    id: &ContainerId,
+    log: PathBuf,
+) {
+    let dir = shared.config.container_log_links.clone();
+    let (name, namespace) = (desired.pod.name_ref(), desired.pod.namespace_ref());
+    let link = dir.join(mainstay_logs::container_log_symlink_name(name, namespace, container, id.as_str()));
+    let made = off_the_workers(move || {
+        if !log.exists() {
+            return Ok(());
+        }
+        make_dir(&dir, 0o755)?;
+        match std::os::unix::fs::symlink(&log, &link) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            result => result.map_err(failed("make the link", &link)),
+        }
+    })
+    .await;
+    if let Err(error) = made {
+        warn!(%error, "log collectors that read the links will not find this container");
+    }
+}
+
+/// Removes the pod's directories, logs and log links.
+pub(crate) async fn remove_pod(shared: &Shared, order: &Order) -> Result<(), FileError> {
+    let dir = pod_dir(&shared.config.node.root_dir, &order.desired.uid);
+    let logs = log_dir(shared, &order.desired.pod);
+    let links = shared.config.container_log_links.clone();
+    let pod = &order.desired.pod;
+    let prefix = format!("{}_{}_", pod.name_ref(), pod.namespace_ref());
+    off_the_workers(move || {
+        remove_links(&links, &prefix, &logs);
+        for path in [dir, logs] {
+            mainstay_host::remove_dir_all_one_fs(&path)?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Removes links that lead into the pod's log directory; another pod of the same name keeps its own.
+fn remove_links(links: &Path, prefix: &str, logs: &Path) {
+    let Ok(entries) = fs::read_dir(links) else { return };
+    for entry in entries.flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(prefix)
+            && fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(logs));
+        if ours && let Err(error) = fs::remove_file(entry.path()) {
+            debug!(%error, link = %entry.path().display(), "cannot remove a log link");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Images: there already, or pulled within limits.
+
+use std::{sync::Mutex, sync::PoisonError, time::Instant};
+
+use jiff::Timestamp;
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Container, Secret};
+use mainstay_cri::CriError;
+use mainstay_lifecycle::HoldCause;
+use mainstay_podspec::runtime::{Credential, ImageName, Keyring};
+use mainstay_types::{ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration};
+use tokio::sync::Semaphore;
+use tracing::{debug, info, warn};
+
+use crate::{
+    PullLimits, sandbox,
+    sandbox::Made,
+    worker::{Fact, Order, RETRY_AFTER, Shared, hold},
+};
+
+/// Why there is no image. It has been reported already.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// The container waits, with a reason.
+    Held,
+    /// The pod is to end.
+    Cancelled,
+}
+
+/// Limits pulls of the whole node.
+#[derive(Debug)]
+pub(crate) struct Puller {
+    permits: Option<Semaphore>,
+    bucket: Option<Mutex<Bucket>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    filled: Instant,
+    per_second: f64,
+    burst: f64,
+}
+
+impl Puller {
+    pub(crate) fn new(limits: PullLimits) -> Self {
+        let bucket = (limits.per_second > 0).then(|| {
+            let burst = f64::from(limits.burst.max(1));
+            Mutex::new(Bucket {
+                tokens: burst,
+                filled: Instant::now(),
+                per_second: f64::from(limits.per_second),
+                burst,
+            })
+        });
+        Self { permits: limits.parallel.map(Semaphore::new), bucket }
+    }
+
+    /// Takes one pull out of the budget; `false` when it is used up for now.
+    fn within_rate(&self, now: Instant) -> bool {
+        let Some(bucket) = &self.bucket else { return true };
+        let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let gained = now.saturating_duration_since(bucket.filled).as_secs_f64() * bucket.per_second;
+        bucket.tokens = (bucket.tokens + gained).min(bucket.burst);
+        bucket.filled = now;
+        if bucket.tokens < 1.0 {
+            return false;
+        }
+        bucket.tokens -= 1.0;
+        true
+    }
+}
+
+/// Makes sure that the container's image is there, by its pull policy.
+pub(crate) async fn ensure(
+    shared: &Shared,
+    order: &Order,
+    target: &Made,
+    spec: &Container,
+    kind: ContainerKind,
+) -> Result<cri::Image, Wanted> {
+    let desired = &order.desired;
+    let who = Some((kind, spec.name.as_str()));
+    let asked = spec.image.as_deref().unwrap_or_default();
+    let image = match ImageName::with_default_tag(asked) {
+        Ok(image) => image,
+        Err(error) => {
+            let message = error.waiting_message();
+            shared.event(desired, who, EventKind::Warning, "InspectFailed", message.clone());
+            shared.event(desired, who, EventKind::Warning, "Failed", "Error: InvalidImageName".into());
+            return held(shared, order, spec, "InvalidImageName", message).await;
+        }
+    };
+    let present = match shared.config.cri.image_status(&image).await {
+        Ok(present) => present,
+        Err(error) => {
+            let message = format!("Failed to inspect image {image:?}: {error}");
+            shared.event(desired, who, EventKind::Warning, "InspectFailed", message.clone());
+            shared.event(desired, who, EventKind::Warning, "Failed", "Error: ImageInspectError".into());
+            return held(shared, order, spec, "ImageInspectError", message).await;
+        }
+    };
+    let policy = spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    match (policy, present) {
+        ("Never", None) => {
+            let message = format!("Container image {asked:?} is not present with pull policy of Never");
+            shared.event(desired, who, EventKind::Warning, "ErrImageNeverPull", message.clone());
+            shared.event(desired, who, EventKind::Warning, "Failed", "Error: ErrImageNeverPull".into());
+            held(shared, order, spec, "ErrImageNeverPull", message).await
+        }
+        ("Never" | "IfNotPresent", Some(present)) => {
+            let text =
+                format!("Container image {asked:?} already present on machine and can be accessed by the pod");
+            shared.event(desired, who, EventKind::Normal, "Pulled", text);
+            if desired_had_pull_trouble(order, asked) {
+                shared.report(&desired.uid, Fact::Pulled { image: asked.to_owned() }).await;
+            }
+            Ok(present)
+        }
+        _ => pull(shared, order, target, spec, kind, &image).await,
+    }
+}
+
+/// Whether an earlier pull of this image is still held against the container.
+fn desired_had_pull_trouble(order: &Order, image: &str) -> bool {
+    order.record.as_ref().is_some_and(|record| record.memory.pulls.contains_key(image))
+}
+
+async fn held(
+    shared: &Shared,
+    order: &Order,
+    spec: &Container,
+    reason: &'static str,
+    message: String,
+) -> Result<cri::Image, Wanted> {
+    warn!(reason, message, "cannot use the container's image");
+    let cause = HoldCause::Failed(ContainerReason { reason: reason.into(), message });
+    hold(shared, &order.desired.uid, spec.name.as_str().into(), cause, RETRY_AFTER).await;
+    Err(Wanted::Held)
+}
+
+async fn pull(
+    shared: &Shared,
+    order: &Order,
+    target: &Made,
+    spec: &Container,
+    kind: ContainerKind,
+    image: &str,
+) -> Result<cri::Image, Wanted> {
+    let desired = &order.desired;
+    let who = Some((kind, spec.name.as_str()));
+    let asked = spec.image.as_deref().unwrap_or_default();
+    // The pull may take long: let clients see the sandbox meanwhile.
+    shared.look(&desired.uid);
+    shared.event(desired, who, EventKind::Normal, "Pulling", format!("Pulling image {asked:?}"));
+    let begun = Instant::now();
+    let work = async {
+        let _permit = match &shared.puller.permits {
+            Some(permits) => permits.acquire().await.ok(),
+            None => None,
+        };
+        if !shared.puller.within_rate(Instant::now()) {
+            return Err(Trouble::Rate);
+        }
+        let pulling = Instant::now();
+        let credentials = credentials(shared, order, image).await;
+        let sandbox = sandbox::config(shared, order, target.attempt).ok();
+        pull_with(shared, image, credentials, sandbox).await.map(|present| (present, pulling.elapsed()))
+    };
+    let result = match order.cancel.cut(Box::pin(work)).await {
+        None => return Err(Wanted::Cancelled),
+        Some(result) => result,
+    };
+    match result {
+        Ok((present, took)) => {
+            let size = present.size;
+            let text = format!(
+                "Successfully pulled image {asked:?} in {} ({} including waiting). Image size: {size} bytes.",
+                format_go_duration(whole_millis(took)),
+                format_go_duration(whole_millis(begun.elapsed())),
+            );
+            info!(image, millis = took.as_millis(), "image pulled");
+            shared.event(desired, who, EventKind::Normal, "Pulled", text);
+            shared.report(&desired.uid, Fact::Pulled { image: asked.to_owned() }).await;
+            Ok(present)
+        }
+        Err(trouble) => {
+            let (reason, message) = trouble.face(asked);
+            warn!(image, reason, message, "cannot pull the image");
+            shared.event(desired, who, EventKind::Warning, "Failed", format!("Failed to pull image {asked:?}: {message}"));
+            shared.event(desired, who, EventKind::Warning, "Failed", format!("Error: {reason}"));
+            let cause = HoldCause::Pull { image: asked.to_owned(), reason: reason.into(), message };
+            let name = spec.name.as_str().into();
+            let fact = Fact::PullFailed { name, image: asked.to_owned(), at: Timestamp::now(), cause };
+            shared.report(&desired.uid, fact).await;
+            Err(Wanted::Held)
+        }
+    }
+}
+
+fn whole_millis(duration: std::time::Duration) -> std::time::Duration {
+    std::time::Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+enum Trouble {
+    Rate,
+    Runtime(CriError),
+    Vanished,
+}
+
+impl Trouble {
+    /// Waiting reason and message. The runtime may name a more precise reason at the head of its text, as upstream reads it.
+    fn face(self, image: &str) -> (&'static str, String) {
+        match self {
+            Self::Rate => ("ErrImagePull", "pull QPS exceeded".into()),
+            Self::Vanished => ("ErrImagePull", format!("image {image:?} was pulled but is not there; is the runtime's disk full?")),
+            Self::Runtime(CriError::Refused { message, .. }) => {
+                for reason in ["RegistryUnavailable", "SignatureValidationFailed"] {
+                    if let Some(rest) = message.strip_prefix(reason) {
+                        return (reason, rest.trim_start_matches([':', ' ']).to_owned());
+                    }
+                }
+                ("ErrImagePull", message)
+            }
+            Self::Runtime(error) => ("ErrImagePull", error.to_string()),
+        }
+    }
+}
+
+/// Tries each credential, or none when there are none; the last error counts.
+async fn pull_with(
+    shared: &Shared,
+    image: &str,
+    credentials: Vec<Credential>,
+    sandbox: Option<cri::PodSandboxConfig>,
+) -> Result<cri::Image, Trouble> {
+    let auths: Vec<_> = if credentials.is_empty() {
+        vec![None]
+    } else {
+        credentials.iter().map(|credential| Some(credential.auth_config())).collect()
+    };
+    let mut last = Trouble::Vanished;
+    for auth in auths {
+        match shared.config.cri.pull_image(image, auth, sandbox.clone()).await {
+            Ok(reference) => {
+                let found = match shared.config.cri.image_status(&reference).await.map_err(Trouble::Runtime)? {
+                    Some(found) => Some(found),
+                    None => shared.config.cri.image_status(image).await.map_err(Trouble::Runtime)?,
+                };
+                return found.ok_or(Trouble::Vanished);
+            }
+            Err(error) => last = Trouble::Runtime(error),
+        }
+    }
+    Err(last)
+}
+
+/// Credentials for an image: the pod's pull secrets, then the node's `config.json`.
+async fn credentials(shared: &Shared, order: &Order, image: &str) -> Vec<Credential> {
+    let Ok(name) = ImageName::parse(image) else { return Vec::new() };
+    let pod = &order.desired.pod;
+    let mut secrets: Vec<&Secret> = Vec::new();
+    for reference in pod.spec_ref().image_pull_secrets.iter().flatten() {
+        let full_name = FullName::new(pod.namespace_ref(), &reference.name);
+        match order.objects.secrets.get(&full_name) {
+            Some(secret) => secrets.push(secret),
+            None => {
+                let text = format!(
+                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                    reference.name
+                );
+                shared.event(&order.desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for secret in secrets {
+        match Keyring::from_secrets([secret]) {
+            Ok(keyring) => found.extend(keyring.lookup(&name)),
+            Err(error) => {
+                let text = format!("Unable to use an image pull secret: {error}");
+                shared.event(&order.desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
+            }
+        }
+    }
+    let path = shared.config.node.root_dir.join("config.json");
+    if let Ok(bytes) = tokio::fs::read(&path).await {
+        match Keyring::from_config_json(&bytes, &path.display().to_string()) {
+            Ok(keyring) => found.extend(keyring.lookup(&name)),
+            Err(error) => debug!(%error, "cannot use the node's registry credentials"),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn pulls_are_limited_by_rate() {
+        let puller = Puller::new(PullLimits { parallel: None, per_second: 5, burst: 2 });
+        let now = Instant::now();
+        let tries = |at| [puller.within_rate(at), puller.within_rate(at), puller.within_rate(at)];
+        assert_eq!(tries(now), [true, true, false]);
+        assert_eq!(tries(now + Duration::from_millis(200)), [true, false, false]);
+        assert_eq!(tries(now + Duration::from_secs(60)), [true, true, false], "no more than the burst");
+        let unlimited = Puller::new(PullLimits { parallel: None, per_second: 0, burst: 0 });
+        assert!((0..1000).all(|_| unlimited.within_rate(now)));
+    }
+}

@@ -1,0 +1,27 @@
+//! The hands: makes what is desired so, one worker per pod, and says what it is doing about each.
+//!
+//! The actor owns all state about pods. It plans with `lifecycle::plan` (pure) and hands the steps to a worker task; a
+//! pod has at most one. It plans only on a reading of the runtime that was begun after the pod's last action ended, so
+//! it never acts twice on the same observation. Nobody else kills a pod.
+//!
+//! In: `DesiredState` and `ObservedState` by `watch`. Out: [`Outcomes`](mainstay_types::Outcomes) by `watch`, wishes for
+//! fresh readings by a bounded `mpsc`, events. Tasks: `reconcile`, `pod records` and one `pod …` per busy pod, owned by
+//! the task group given to [`start`]. When mainstay ends, workers stop between two steps; pods are left as they are.
+
+#![forbid(unsafe_code)]
+
+mod actor;
+mod cleanup;
+mod config;
+mod containers;
+mod files;
+mod hooks;
+mod images;
+mod kill;
+mod pod;
+mod record;
+mod sandbox;
+mod worker;
+
+pub use actor::start;
+pub use config::{Cgroups, Ownership, PullLimits, ReconcileConfig};

@@ -1,0 +1,238 @@
+//! One pod as the actor knows it, and what it decides about it. No I/O in here: a decision is data.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use jiff::Timestamp;
+use mainstay_lifecycle::{BackoffEntry, BackoffLimits, Hold, Plan, PlanInput, PodMemory, Step, plan};
+use mainstay_task::TaskHandle;
+use mainstay_types::{
+    ContainerId, ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure, PodOutcome,
+    PodStage, TerminalPhase,
+};
+
+use crate::worker::{Cancel, Fact};
+
+/// A pod that reconcile is responsible for.
+#[derive(Debug)]
+pub(crate) struct PodState {
+    pub(crate) desired: Arc<DesiredPod>,
+    pub(crate) memory: PodMemory,
+    pub(crate) stage: PodStage,
+    /// No source wants it and nobody ever told us of it: found in the runtime only. Not shown to clients.
+    pub(crate) orphan: bool,
+    pub(crate) worker: Option<Worker>,
+    /// When the last action ended: older readings of the runtime say nothing.
+    pub(crate) acted_at: Option<Instant>,
+    /// When to look again.
+    pub(crate) wake_at: Option<Timestamp>,
+    pub(crate) reasons: BTreeMap<ContainerName, ContainerReason>,
+    pub(crate) not_started: Vec<ContainerId>,
+    /// The outcome as published last.
+    pub(crate) outcome: Option<Arc<PodOutcome>>,
+    /// Failures of stopping or cleaning up in a row.
+    pub(crate) failures: u32,
+}
+
+/// The task that acts for a pod right now.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) handle: TaskHandle,
+    pub(crate) cancel: Cancel,
+    /// It keeps the pod running, so it is cut short when the pod is to end.
+    pub(crate) sync: bool,
+}
+
+/// What the actor should do for a pod now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Nothing until something changes or its time comes.
+    Rest,
+    /// Take these steps.
+    Sync(Vec<Step>),
+    /// Stop whatever runs, with so many seconds of grace.
+    Stop {
+        /// Grace for each container.
+        grace_seconds: i64,
+    },
+    /// It has stopped and stays: give back what a pod at rest does not need.
+    Settle,
+    /// It has stopped and nobody wants it: remove every trace.
+    Remove,
+}
+
+impl PodState {
+    pub(crate) fn new(desired: Arc<DesiredPod>, memory: PodMemory) -> Self {
+        // One that was already going when mainstay ended goes on going.
+        let stage = if memory.deletion.is_some() { PodStage::Terminating } else { PodStage::Waiting };
+        Self {
+            desired,
+            memory,
+            stage,
+            orphan: false,
+            worker: None,
+            acted_at: None,
+            wake_at: None,
+            reasons: BTreeMap::new(),
+            not_started: Vec::new(),
+            outcome: None,
+            failures: 0,
+        }
+    }
+
+    /// Its source has let go of it. Whether that was news.
+    pub(crate) fn let_go(&mut self, now: Timestamp) -> bool {
+        if self.memory.deletion.is_some() {
+            return false;
+        }
+        let grace_seconds =
+            if self.orphan { 1 } else { self.desired.pod.grace_seconds().max(1) };
+        self.memory.deletion = Some(Deletion { since: now, grace_seconds });
+        self.end();
+        true
+    }
+
+    /// Its source wants it again, under the same UID, while it is going. It must go first; the actor starts it anew.
+    pub(crate) fn is_going(&self) -> bool {
+        self.memory.deletion.is_some()
+    }
+
+    /// Somebody wishes it to end although its source wants it.
+    pub(crate) fn obey_wish(&mut self) -> bool {
+        let Some(wish) = self.desired.terminate.as_ref().filter(|_| self.memory.finished.is_none()) else {
+            return false;
+        };
+        self.memory.failure = Some(PodFailure { reason: wish.reason.clone(), message: wish.message.clone() });
+        self.memory.finished = Some(TerminalPhase::Failed);
+        self.end();
+        true
+    }
+
+    fn end(&mut self) {
+        self.stage = PodStage::Terminating;
+        self.wake_at = None;
+        self.reasons.clear();
+        if let Some(worker) = self.worker.as_ref().filter(|worker| worker.sync) {
+            worker.cancel.cancel();
+        }
+    }
+
+    /// Decides what to do on this reading. `name_taken`: another pod of the same name has not gone yet.
+    pub(crate) fn decide(
+        &mut self,
+        observed: Option<&ObservedPod>,
+        name_taken: bool,
+        max_restart_period: std::time::Duration,
+        now: Timestamp,
+    ) -> Decision {
+        if self.stage == PodStage::Waiting {
+            if name_taken {
+                return Decision::Rest;
+            }
+            self.stage = PodStage::Syncing;
+        }
+        if self.stage == PodStage::Syncing {
+            let input =
+                PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, max_restart_period, now };
+            match plan(&input) {
+                Plan::Act { steps, reasons, wake_at } => {
+                    self.wake_at = wake_at;
+                    self.reasons = reasons;
+                    return if steps.is_empty() { Decision::Rest } else { Decision::Sync(steps) };
+                }
+                Plan::Finish { phase, failure } => {
+                    self.memory.finished = Some(phase);
+                    self.memory.failure = failure.or(self.memory.failure.take());
+                    self.end();
+                }
+            }
+        }
+        let runs = observed.is_some_and(|o| o.any_running() || o.sandboxes.iter().any(|s| s.ready));
+        if runs {
+            self.stage = PodStage::Terminating;
+            return if self.wake_at.is_some_and(|at| at > now) {
+                Decision::Rest
+            } else {
+                Decision::Stop { grace_seconds: self.grace_seconds() }
+            };
+        }
+        match self.stage {
+            _ if self.wake_at.is_some_and(|at| at > now) => Decision::Rest,
+            PodStage::Terminated if self.memory.deletion.is_none() || observed.is_none() => Decision::Rest,
+            _ if self.memory.deletion.is_some() => Decision::Remove,
+            _ => Decision::Settle,
+        }
+    }
+
+    fn grace_seconds(&self) -> i64 {
+        let wish = self.desired.terminate.as_ref().and_then(|wish| wish.grace);
+        let wish = wish.map(|grace| i64::try_from(grace.as_secs()).unwrap_or(i64::MAX));
+        let deletion = self.memory.deletion.map(|deletion| deletion.grace_seconds);
+        [wish, deletion].into_iter().flatten().min().unwrap_or_else(|| self.desired.pod.grace_seconds()).max(1)
+    }
+
+    /// Takes note of what a worker found.
+    pub(crate) fn note(&mut self, fact: Fact, max_restart_period: std::time::Duration) {
+        match fact {
+            Fact::Held { name, hold } => {
+                self.reasons.insert(name.clone(), hold.reason(hold.since));
+                self.memory.holds.insert(name, hold);
+            }
+            Fact::Crashed { key, ended } => {
+                let limits = BackoffLimits::crash(max_restart_period);
+                let next = BackoffEntry::next(self.memory.crashes.get(&key).copied(), limits, ended);
+                self.memory.crashes.insert(key, next);
+            }
+            Fact::PullFailed { name, image, at, cause } => {
+                let next = BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at);
+                let wait = jiff::SignedDuration::try_from(next.wait()).unwrap_or(jiff::SignedDuration::ZERO);
+                self.memory.pulls.insert(image, next);
+                let hold = Hold { since: at, until: at.checked_add(wait).unwrap_or(at), cause };
+                self.reasons.insert(name.clone(), hold.reason(at));
+                self.memory.holds.insert(name, hold);
+            }
+            Fact::Pulled { image } => {
+                self.memory.pulls.remove(&image);
+            }
+            Fact::Hooking { id } => self.not_started.push(id),
+            Fact::Started { name, id } => {
+                self.reasons.remove(&name);
+                self.memory.holds.remove(&name);
+                self.not_started.retain(|other| *other != id);
+            }
+            Fact::SandboxMade => {
+                self.memory.holds.remove(mainstay_lifecycle::SANDBOX_HOLD);
+            }
+            Fact::RestartingAll(on) => self.memory.restarting_all = on,
+        }
+    }
+
+    /// The outcome to publish; the old one when nothing differs.
+    pub(crate) fn report(&mut self) -> Arc<PodOutcome> {
+        let same = self.outcome.as_ref().filter(|last| {
+            Arc::ptr_eq(&last.desired, &self.desired)
+                && last.stage == self.stage
+                && last.reasons == self.reasons
+                && last.finished == self.memory.finished
+                && last.failure == self.memory.failure
+                && last.not_started == self.not_started
+                && last.deletion == self.memory.deletion
+                && last.restarting_all == self.memory.restarting_all
+        });
+        if let Some(last) = same {
+            return Arc::clone(last);
+        }
+        let outcome = Arc::new(PodOutcome {
+            desired: Arc::clone(&self.desired),
+            stage: self.stage,
+            start_time: self.memory.start_time,
+            reasons: self.reasons.clone(),
+            finished: self.memory.finished,
+            failure: self.memory.failure.clone(),
+            not_started: self.not_started.clone(),
+            deletion: self.memory.deletion,
+            restarting_all: self.memory.restarting_all,
+        });
+        self.outcome = Some(Arc::clone(&outcome));
+        outcome
+    }
+}

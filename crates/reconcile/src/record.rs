@@ -1,0 +1,81 @@
+//! What is kept on disk about each pod, so that a restart changes nothing.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_checkpoint::{Deferred, Durability, Store, WriteError};
+use mainstay_lifecycle::PodMemory;
+use mainstay_task::TaskGroup;
+use mainstay_types::{DesiredPod, PodExt, PodSource, PodUid};
+use serde::{Deserialize, Serialize};
+
+/// One pod's record. It also holds the pod itself: a pod whose file is gone must still be stopped by its own rules.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PodRecord {
+    pub(crate) pod: Pod,
+    pub(crate) source: PodSource,
+    pub(crate) origin: Arc<str>,
+    pub(crate) memory: PodMemory,
+}
+
+impl PodRecord {
+    pub(crate) fn new(desired: &DesiredPod, memory: &PodMemory) -> Self {
+        Self {
+            pod: Pod::clone(&desired.pod),
+            source: desired.source,
+            origin: Arc::clone(&desired.origin),
+            memory: memory.clone(),
+        }
+    }
+
+    pub(crate) fn desired(&self) -> DesiredPod {
+        DesiredPod {
+            uid: self.pod.uid_ref().into(),
+            full_name: mainstay_types::FullName::new(self.pod.namespace_ref(), self.pod.name_ref()),
+            pod: Arc::new(self.pod.clone()),
+            source: self.source,
+            origin: Arc::clone(&self.origin),
+            terminate: None,
+        }
+    }
+}
+
+/// All records.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    deferred: Arc<Deferred<PodRecord>>,
+}
+
+impl Records {
+    /// Opens `<root>/mainstay/pods` and reads it. Bad files are set aside and told of.
+    pub(crate) fn open(
+        root: &Path,
+        tasks: &TaskGroup,
+    ) -> Result<(Self, HashMap<PodUid, PodRecord>, Vec<String>), WriteError> {
+        let store: Store<PodRecord> =
+            Store::open(root.join("mainstay/pods"), 0o700, "pod-record", 1, Durability::ProcessDeath)?;
+        let contents = store.load_all();
+        let problems = contents.set_aside.iter().map(ToString::to_string).collect();
+        let good = contents.good.into_iter().map(|(uid, record)| (PodUid::from(uid), record)).collect();
+        let deferred = Arc::new(Deferred::new(store));
+        let (writer, shutdown) = (Arc::clone(&deferred), tasks.shutdown());
+        tasks.spawn("pod records", async move { writer.run(shutdown.signalled()).await });
+        Ok((Self { deferred }, good, problems))
+    }
+
+    /// Keeps a pod's memory, soon.
+    pub(crate) fn keep(&self, desired: &DesiredPod, memory: &PodMemory) {
+        self.deferred.put(desired.uid.as_str(), PodRecord::new(desired, memory));
+    }
+
+    /// Writes a pod's record now: nothing of a pod is made in the runtime before its record is on disk.
+    pub(crate) async fn keep_now(&self, record: PodRecord) -> Result<(), WriteError> {
+        let uid = record.pod.uid_ref().to_owned();
+        self.deferred.put_now(&uid, record).await
+    }
+
+    /// Forgets a pod that is gone.
+    pub(crate) fn forget(&self, uid: &PodUid) {
+        self.deferred.remove(uid.as_str());
+    }
+}

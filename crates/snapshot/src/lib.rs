@@ -1,0 +1,19 @@
+//! The one answer to "which pods exist", and the store of what happened to them.
+//!
+//! [`start`] joins what is desired, what is observed and what reconcile reports into numbered, immutable
+//! [`NodeSnapshot`](mainstay_types::NodeSnapshot)s. Nothing is published before every source has delivered, the runtime
+//! has been listed completely and reconcile has looked at each pod: a reader sees all or an error, never a part.
+//! Statuses are kept on disk, so that conditions keep their times across a restart.
+//!
+//! Tasks: `snapshot`, `status files` and `events`, owned by the task group given. It decides nothing and calls nobody.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod events;
+mod gojson;
+mod persist;
+
+pub use builder::{Inputs, SnapshotConfig, SnapshotReader, start};
+pub use events::{EventFilter, EventReader, EventStoreConfig, start_events};
+pub use gojson::go_json;

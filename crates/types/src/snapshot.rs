@@ -1,0 +1,141 @@
+//! The one answer to "which pods exist": what every server reads.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::{DesiredState, FullName, ObservedPod, ObservedState, PodUid};
+
+/// The node at one moment: immutable, numbered, complete.
+#[derive(Debug)]
+pub struct NodeSnapshot {
+    /// Counts up with every published change.
+    pub generation: u64,
+    /// The node's name.
+    pub node_name: Arc<str>,
+    /// All pods, sorted by namespace and name.
+    pub pods: Vec<Arc<PodView>>,
+    /// What the pods were made from.
+    pub desired: Arc<DesiredState>,
+    /// What the runtime showed.
+    pub observed: Arc<ObservedState>,
+    pod_list: OnceLock<Bytes>,
+}
+
+/// One pod as clients see it.
+#[derive(Debug)]
+pub struct PodView {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Namespace and name.
+    pub full_name: FullName,
+    /// The pod with its status.
+    pub pod: Arc<Pod>,
+    /// The same as JSON, made once.
+    pub json: Bytes,
+    /// What the runtime showed of it.
+    pub observed: Option<Arc<ObservedPod>>,
+    /// The file or URL it came from.
+    pub origin: Arc<str>,
+}
+
+impl NodeSnapshot {
+    /// Puts a snapshot together. `pods` are sorted here.
+    #[must_use]
+    pub fn new(
+        generation: u64,
+        node_name: Arc<str>,
+        mut pods: Vec<Arc<PodView>>,
+        desired: Arc<DesiredState>,
+        observed: Arc<ObservedState>,
+    ) -> Self {
+        pods.sort_by(|a, b| (&a.full_name, &a.uid).cmp(&(&b.full_name, &b.uid)));
+        Self { generation, node_name, pods, desired, observed, pod_list: OnceLock::new() }
+    }
+
+    /// Finds a pod by namespace and name; while one replaces another, the one that is not being deleted.
+    #[must_use]
+    pub fn by_name(&self, full_name: &FullName) -> Option<&Arc<PodView>> {
+        let mut found = self.pods.iter().filter(|view| view.full_name == *full_name);
+        let first = found.next()?;
+        Some(
+            std::iter::once(first)
+                .chain(found)
+                .find(|view| view.pod.metadata.deletion_timestamp.is_none())
+                .unwrap_or(first),
+        )
+    }
+
+    /// Finds a pod by UID.
+    #[must_use]
+    pub fn by_uid(&self, uid: &str) -> Option<&Arc<PodView>> {
+        self.pods.iter().find(|view| view.uid.as_str() == uid)
+    }
+
+    /// The whole `PodList` as JSON with a final newline, joined from the pods' bytes the first time it is asked for.
+    pub fn pod_list_json(&self) -> Bytes {
+        self.pod_list
+            .get_or_init(|| {
+                const HEAD: &[u8] = br#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":"#;
+                let size = self.pods.iter().map(|view| view.json.len() + 1).sum::<usize>();
+                let mut list = Vec::with_capacity(HEAD.len() + size + 8);
+                list.extend_from_slice(HEAD);
+                if self.pods.is_empty() {
+                    // Upstream encodes an empty list as null, and clients have seen nothing else.
+                    list.extend_from_slice(b"null");
+                } else {
+                    for (i, view) in self.pods.iter().enumerate() {
+                        list.push(if i == 0 { b'[' } else { b',' });
+                        list.extend_from_slice(&view.json);
+                    }
+                    list.push(b']');
+                }
+                list.extend_from_slice(b"}\n");
+                list.into()
+            })
+            .clone()
+    }
+
+    /// UIDs of all pods in this snapshot.
+    #[must_use]
+    pub fn uids(&self) -> HashMap<&str, &Arc<PodView>> {
+        self.pods.iter().map(|view| (view.uid.as_str(), view)).collect()
+    }
+}
+
+/// One line of the event store: equal events are counted, not repeated.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventRecord {
+    /// Counts up; a watcher asks for what came after the last one it saw.
+    pub sequence: u64,
+    /// `Normal` or `Warning`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Upstream's reason.
+    pub reason: String,
+    /// The text for people.
+    pub message: String,
+    /// `Pod` or `Node`.
+    pub object_kind: String,
+    /// Namespace, empty for the node.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID, empty for the node.
+    pub uid: String,
+    /// `spec.containers{web}`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub field_path: Option<String>,
+    /// How often.
+    pub count: u32,
+    /// First time.
+    pub first_timestamp: Timestamp,
+    /// Last time.
+    pub last_timestamp: Timestamp,
+}

@@ -1,0 +1,82 @@
+//! Directories and links of pods that are gone.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use mainstay_types::NodeSnapshot;
+use tracing::{debug, warn};
+
+use crate::UpkeepConfig;
+
+/// Nothing younger is a leftover: somebody may be making it right now.
+const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// Removes directories of pods that neither the snapshot nor the runtime knows, and links that lead nowhere.
+pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshot: Arc<NodeSnapshot>) {
+    let config = Arc::clone(config);
+    let work = tokio::task::spawn_blocking(move || {
+        let known: HashSet<&str> = snapshot
+            .pods
+            .iter()
+            .map(|view| view.uid.as_str())
+            .chain(snapshot.observed.pods.keys().map(mainstay_types::PodUid::as_str))
+            .chain(snapshot.desired.pods.keys().map(mainstay_types::PodUid::as_str))
+            .collect();
+        for (path, name) in old_directories(&config.root_dir.join("pods")) {
+            if !known.contains(name.as_str()) {
+                remove(&path);
+            }
+        }
+        if config.remove_unknown_logs {
+            for (path, name) in old_directories(&config.pod_logs_dir) {
+                // `<namespace>_<name>_<uid>`: none of the parts can have an underscore but the UID.
+                let uid = name.splitn(3, '_').nth(2);
+                if uid.is_some_and(|uid| !known.contains(uid)) {
+                    remove(&path);
+                }
+            }
+        }
+        remove_dangling_links(&config.container_log_links);
+    });
+    if work.await.is_err() {
+        warn!("the sweep for leftover directories died; the next one tries again");
+    }
+}
+
+fn old_directories(parent: &Path) -> Vec<(PathBuf, String)> {
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter(|entry| entry.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old))
+        .map(|entry| (entry.path(), entry.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+fn is_old(modified: SystemTime) -> bool {
+    SystemTime::now().duration_since(modified).is_ok_and(|age| age >= MIN_AGE)
+}
+
+fn remove(path: &Path) {
+    match mainstay_host::remove_dir_all_one_fs(path) {
+        Ok(()) => debug!(path = %path.display(), "removed what a pod left behind"),
+        Err(error) => warn!(%error, "cannot remove what a pod left behind; the next sweep tries again"),
+    }
+}
+
+fn remove_dangling_links(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        let old = entry.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old);
+        if is_link && old && !path.exists() && let Err(error) = fs::remove_file(&path) {
+            debug!(%error, link = %path.display(), "cannot remove a log link that leads nowhere");
+        }
+    }
+}

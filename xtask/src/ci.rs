@@ -1,0 +1,144 @@
+//! `cargo xtask ci`: locally what CI runs, in the order that finds mistakes soonest.
+
+use crate::layers;
+use anyhow::{Context, Result, bail};
+use mainstay_testkit::{build_dir, workspace_root};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Sum over all `test result:` lines.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Tally {
+    /// Takes a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; …` into account.
+    fn add_line(&mut self, line: &str) {
+        let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
+        for part in rest.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            let Some(count) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
+            match words.next() {
+                Some("passed") => self.passed += count,
+                Some("failed") => self.failed += count,
+                Some("ignored") => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `cargo xtask ci`.
+pub(crate) fn run() -> Result<()> {
+    let start = Instant::now();
+    step("format", || cargo(&["fmt", "--all", "--check"]))?;
+    step("layers", layers::run)?;
+    step("dependencies", deny)?;
+    step("lints", || cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    // Binaries and tests in one go, with one set of features: the end-to-end tests run the binary.
+    step("build", || cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
+    let mut tally = Tally::default();
+    // Both tiers run even if the first fails, so that one run shows everything.
+    let near = step("tests beside the code", || {
+        cargo_test(&["--workspace", "--exclude", "mainstay-e2e"], &[], &mut tally)
+    });
+    let far = step("end-to-end tests", || {
+        cargo_test(&["--package", "mainstay-e2e"], &["--test-threads=2"], &mut tally)
+    });
+    println!("\nall steps took {:.0} s", start.elapsed().as_secs_f32());
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    near.and(far)?;
+    if tally.ignored > 0 {
+        bail!("{} tests are ignored: a test runs, or it goes", tally.ignored);
+    }
+    Ok(())
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("\n== {name}");
+    let start = Instant::now();
+    let result = work().with_context(|| name.to_owned());
+    let end = if result.is_ok() { "done" } else { "FAILED" };
+    println!("== {name}: {end} in {:.1} s", start.elapsed().as_secs_f32());
+    result
+}
+
+fn cargo(args: &[&str]) -> Result<()> {
+    let status = Command::new(crate::cargo())
+        .args(args)
+        .current_dir(workspace_root())
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!("cargo {} failed", args.join(" "));
+    }
+    Ok(())
+}
+
+/// The advisory database is not asked: it lives on the network, and CI must not fail with it.
+fn deny() -> Result<()> {
+    let own = build_dir().join("bin/cargo-deny");
+    let program = if own.is_file() { own.into_os_string() } else { OsString::from("cargo-deny") };
+    let status = Command::new(program)
+        .args(["--workspace", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
+        .current_dir(workspace_root())
+        .status()
+        .context("cannot run cargo-deny; `make setup-test` installs it")?;
+    if !status.success() {
+        bail!("cargo-deny found something: fix it, or add an exception with its reason to deny.toml");
+    }
+    Ok(())
+}
+
+/// Runs tests, shows their output as it comes and counts the results.
+fn cargo_test(selection: &[&str], harness: &[&str], tally: &mut Tally) -> Result<()> {
+    let mut child = Command::new(crate::cargo())
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(selection)
+        .arg("--")
+        .args(harness)
+        .current_dir(workspace_root())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo test")?;
+    let output = child.stdout.take().context("cargo test has no output")?;
+    let before = tally.passed + tally.failed;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("cannot read the output of cargo test")?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        tally.add_line(&line);
+    }
+    let status = child.wait().context("cannot wait for cargo test")?;
+    if !status.success() {
+        bail!("cargo test {} failed", selection.join(" "));
+    }
+    if tally.passed + tally.failed == before {
+        bail!("cargo test {} ran no test at all", selection.join(" "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_summed() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out; finished in 0.01s",
+            "test result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+            "my own test result: ok. 100 passed",
+        ] {
+            tally.add_line(line);
+        }
+        assert_eq!(tally, Tally { passed: 13, failed: 2, ignored: 3 });
+    }
+}

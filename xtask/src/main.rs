@@ -1,0 +1,58 @@
+//! The project's own automation, run as `cargo xtask COMMAND`.
+//!
+//! What it does: everything that `make` and CI do beyond one cargo call. What it does not: install packages
+//! (`scripts/setup.sh` does) or ship anything to users.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command-line program reports on standard output")]
+
+mod ci;
+mod layers;
+mod run;
+mod tools;
+
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  ci              everything CI checks: format, lints, layers, dependencies, all tests
+  layers          check that crates depend only downwards and keep the workspace's rules
+  tools PEER...   build real peers for tests into .build/tools: containerd crictl kubelet
+  run [--once]    a node with the example pods on a private containerd, until Ctrl-C
+                  (--once: only until every pod has run)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<()> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["ci"] => ci::run(),
+        ["layers"] => layers::run(),
+        ["tools", peers @ ..] => tools::run(peers),
+        ["run"] => run::run(run::Until::Interrupted),
+        ["run", "--once"] => run::run(run::Until::AllHaveRun),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        [] => bail!("which command?\n\n{USAGE}"),
+        other => bail!("unknown: {}\n\n{USAGE}", other.join(" ")),
+    }
+}
+
+/// The cargo that runs this, so that a toolchain chosen on its command line stays chosen.
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
+}
