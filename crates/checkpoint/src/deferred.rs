@@ -23,13 +23,15 @@ pub struct Deferred<T> {
     store: Arc<Store<T>>,
     pending: Mutex<HashMap<String, Option<T>>>,
     wake: Notify,
+    /// Held while something is written, so that an older value never lands on a newer one.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
     /// Wraps a store.
     #[must_use]
     pub fn new(store: Store<T>) -> Self {
-        Self { store: Arc::new(store), pending: Mutex::default(), wake: Notify::new() }
+        Self { store: Arc::new(store), pending: Mutex::default(), wake: Notify::new(), writing: tokio::sync::Mutex::default() }
     }
 
     /// Writes `value` under `key`, soon.
@@ -52,6 +54,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
     /// # Errors
     /// [`WriteError`]; the old value is then still there.
     pub async fn put_now(&self, key: &str, value: T) -> Result<(), WriteError> {
+        let _writing = self.writing.lock().await;
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         let (store, key) = (Arc::clone(&self.store), key.to_owned());
         tokio::task::spawn_blocking(move || store.put(&key, &value)).await.unwrap_or(Ok(()))
@@ -73,34 +76,43 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
                     () = &mut end => ending = true,
                 }
             }
+            let _writing = self.writing.lock().await;
             let batch = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
             let store = Arc::clone(&self.store);
-            match tokio::task::spawn_blocking(move || write(&store, batch)).await.unwrap_or(None) {
-                Some(error) if !complained => {
-                    complained = true;
-                    warn!(%error, "cannot keep state on disk; what it held is rebuilt from the runtime after a restart");
-                }
-                Some(_) => {}
-                None => complained = false,
+            let Some((error, failed)) =
+                tokio::task::spawn_blocking(move || write(&store, batch)).await.unwrap_or(None)
+            else {
+                complained = false;
+                continue;
+            };
+            if !complained {
+                complained = true;
+                warn!(%error, "cannot keep state on disk; trying again with the next change");
+            }
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, value) in failed {
+                pending.entry(key).or_insert(value);
             }
         }
     }
 }
 
-/// Writes a batch; the first failure.
+/// Writes a batch. The first error, and everything that could not be written.
 fn write<T: Serialize + DeserializeOwned>(
     store: &Store<T>,
     batch: HashMap<String, Option<T>>,
-) -> Option<WriteError> {
-    let mut failed = None;
+) -> Option<(WriteError, HashMap<String, Option<T>>)> {
+    let mut failure: Option<(WriteError, HashMap<String, Option<T>>)> = None;
     for (key, value) in batch {
-        let result = match value {
-            Some(value) => store.put(&key, &value),
+        let result = match &value {
+            Some(value) => store.put(&key, value),
             None => store.remove(&key).map(drop),
         };
-        failed = failed.or(result.err());
+        if let Err(error) = result {
+            failure.get_or_insert_with(|| (error, HashMap::new())).1.insert(key, value);
+        }
     }
-    failed
+    failure
 }
 
 #[cfg(test)]
@@ -111,7 +123,8 @@ mod tests {
     #[tokio::test]
     async fn the_newest_value_is_written_and_the_rest_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Store::<u32>::open(dir.path().join("s"), 0o700, "test", 1, Durability::ProcessDeath).unwrap();
+        let open =
+            || Store::<u32>::open(dir.path().join("s"), 0o700, "test", 1, Durability::ProcessDeath).unwrap();
         let deferred = Arc::new(Deferred::new(open()));
         deferred.put("a", 1);
         deferred.put("a", 2);

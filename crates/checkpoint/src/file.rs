@@ -64,7 +64,9 @@ impl std::fmt::Display for SetAside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the state file {} cannot be used ({})", self.path.display(), self.why)?;
         match &self.moved_to {
-            Some(moved) => write!(f, "; it was set aside as {} and its contents are rebuilt", moved.display()),
+            Some(moved) => {
+                write!(f, "; it was set aside as {} and its contents are rebuilt", moved.display())
+            }
             None => f.write_str("; its contents are rebuilt and the next write replaces it"),
         }
     }

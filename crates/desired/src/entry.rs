@@ -3,7 +3,8 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use mainstay_podspec::{
     Content, Document, Identity, ManifestError, Problem, StaticPodPlace, decode_manifest, default_config_map,
-    default_secret, manifest_digest, prepare_static_pod, static_pod_uid, validate_config_map, validate_secret,
+    default_secret, manifest_digest, prepare_static_pod, static_pod_uid, validate_config_map,
+    validate_secret,
 };
 use mainstay_types::PodUid;
 use serde_json::Value;
@@ -40,7 +41,10 @@ pub(crate) struct Candidate {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "always behind the candidate's box, and nearly always the large one")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "always behind the candidate's box, and nearly always the large one"
+)]
 pub(crate) enum CandidateObject {
     /// A prepared static pod.
     Pod {

@@ -118,8 +118,9 @@ impl FileScanner {
             Ok(None) => (Vec::new(), GONE_PATH),
             Err(error) => {
                 let path = self.path.display();
-                scan.failure =
-                    Some(format!("cannot read the static pod path {path}: {error}; check its owner and mode"));
+                scan.failure = Some(format!(
+                    "cannot read the static pod path {path}: {error}; check its owner and mode"
+                ));
                 return scan;
             }
         };
@@ -174,7 +175,10 @@ impl FileScanner {
             found.push(if name.starts_with('.') {
                 Found::Ignored(path, "its name begins with a dot")
             } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                Found::Ignored(path, "it is a directory; manifests are not looked for below the static pod path")
+                Found::Ignored(
+                    path,
+                    "it is a directory; manifests are not looked for below the static pod path",
+                )
             } else if !self.any_extension && !has_manifest_extension(&name) {
                 Found::Ignored(path, "its name does not end in .yaml, .yml or .json")
             } else {
@@ -211,7 +215,9 @@ impl FileScanner {
         let stamp = Stamp::new(&metadata);
         let known = self.known.entry(origin.to_owned()).or_insert_with(Known::unread);
         known.gone_since = None;
-        if hints.writing.contains(path) || (known.reported && known.stamp == stamp && !hints.changed.contains(path)) {
+        if hints.writing.contains(path)
+            || (known.reported && known.stamp == stamp && !hints.changed.contains(path))
+        {
             return true;
         }
         let bytes = match read(path) {
@@ -243,7 +249,9 @@ impl FileScanner {
         };
         if makes_no_sense(&reading) && known.patience_spent != Some(stamp) {
             let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-            if let Some(wait) = HALF_WRITTEN.checked_sub(age.unwrap_or_default()).filter(|wait| !wait.is_zero()) {
+            if let Some(wait) =
+                HALF_WRITTEN.checked_sub(age.unwrap_or_default()).filter(|wait| !wait.is_zero())
+            {
                 known.patience_spent = Some(stamp);
                 scan.again_in(wait);
                 return true;
@@ -302,7 +310,9 @@ impl Known {
 /// Nothing in it can be read, or a document in it is unfit: both may be the first half of something.
 fn makes_no_sense(reading: &Reading) -> bool {
     match reading {
-        Reading::Documents(entries) => entries.iter().any(|entry| matches!(entry.state, EntryState::Rejected(_))),
+        Reading::Documents(entries) => {
+            entries.iter().any(|entry| matches!(entry.state, EntryState::Rejected(_)))
+        }
         Reading::Unreadable(_) => true,
         Reading::Ignored(_) => false,
     }
@@ -329,6 +339,3 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     file.take(limit + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() <= MAX_MANIFEST_BYTES).then_some(bytes))
 }
-
-#[cfg(test)]
-mod tests;

@@ -36,7 +36,11 @@ pub(crate) struct PathWatch {
 impl PathWatch {
     /// Nothing is watched before [`Self::arm`]. At most as many changes wait as `sender` holds; what comes on top is
     /// told as [`Told::Missed`] by whoever empties it.
-    pub(crate) fn new(target: &Path, sender: mpsc::Sender<Told>, missed: std::sync::Arc<tokio::sync::Notify>) -> Self {
+    pub(crate) fn new(
+        target: &Path,
+        sender: mpsc::Sender<Told>,
+        missed: std::sync::Arc<tokio::sync::Notify>,
+    ) -> Self {
         let filter = target.to_owned();
         let handler = move |event: notify::Result<Event>| {
             let told = match event {

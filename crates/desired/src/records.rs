@@ -1,11 +1,6 @@
 //! The last good version of every document, on disk.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use mainstay_checkpoint::{Durability, Store, WriteError};
@@ -66,7 +61,11 @@ impl Records {
         for (file, record) in self.store.load_all().good {
             let key = HeldKey::new(record.source, &record.origin, &record.identity);
             if file_name(&key) != file || manifest_digest(&record.document) != record.digest {
-                tracing::warn!(record = file, origin = record.origin, "a kept manifest is not what its name says; ignoring it");
+                tracing::warn!(
+                    record = file,
+                    origin = record.origin,
+                    "a kept manifest is not what its name says; ignoring it"
+                );
                 continue;
             }
             match revive(record, node_name, api_server) {

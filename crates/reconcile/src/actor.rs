@@ -18,12 +18,12 @@ use mainstay_types::{
     DesiredPod, DesiredState, Heartbeat, ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid,
 };
 use tokio::sync::{mpsc, watch};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     Ownership, ReconcileConfig,
     pod::{Decision, PodState, Worker},
-    record::{PodRecord, Records},
+    record::{Opened, PodRecord, Records},
     worker::{self, Cancel, Fact, Job, JobEnd, Shared},
 };
 
@@ -57,11 +57,11 @@ pub fn start(
     desired: watch::Receiver<Arc<DesiredState>>,
     observed: watch::Receiver<Arc<ObservedState>>,
     tasks: &TaskGroup,
-) -> Result<(watch::Receiver<Outcomes>, Heartbeat, Vec<String>), WriteError> {
-    let (records, restored, problems) = Records::open(&config.node.root_dir, tasks)?;
+) -> Result<(watch::Receiver<Outcomes>, Vec<String>), WriteError> {
+    let Opened { records, restored, problems } = Records::open(&config.node.root_dir, tasks)?;
     let (sender, outcomes) = watch::channel(Outcomes::default());
     let (report_sender, reports) = mpsc::channel(REPORT_BOUND);
-    let heartbeat = Heartbeat::default();
+    let heartbeat = config.heartbeat.clone();
     let pods = restored
         .into_iter()
         .map(|(uid, record)| {
@@ -75,7 +75,7 @@ pub fn start(
         tasks: tasks.clone(),
         pods,
         sender,
-        heartbeat: heartbeat.clone(),
+        heartbeat,
         desired: desired.borrow().clone(),
         observed: observed.borrow().clone(),
     };
@@ -83,7 +83,7 @@ pub fn start(
     tasks.spawn_critical("reconcile", async move {
         shutdown.run_until_signalled(Box::pin(actor.run(desired, observed, reports))).await;
     });
-    Ok((outcomes, heartbeat, problems))
+    Ok((outcomes, problems))
 }
 
 struct Actor {
@@ -125,8 +125,10 @@ impl Actor {
                     Some(batch.drain(..).filter_map(|report| self.take_report(report)).collect())
                 }
                 () = tokio::time::sleep(wake) => {
+                    self.bury_dead_workers();
                     let now = Timestamp::now();
-                    Some(self.pods.iter().filter(|(_, p)| p.wake_at.is_some_and(|at| at <= now)).map(|(u, _)| u.clone()).collect())
+                    let due = |pod: &PodState| pod.wake_at.is_some_and(|at| at <= now);
+                    Some(self.pods.iter().filter(|(_, pod)| due(pod)).map(|(uid, _)| uid.clone()).collect())
                 }
             };
             if !self.desired.synced || self.observed.listed_at.is_none() {
@@ -272,6 +274,23 @@ impl Actor {
         }
     }
 
+    /// A worker reports its end itself. One that panicked cannot, and must not leave its pod alone for ever.
+    fn bury_dead_workers(&mut self) {
+        let mut dead = Vec::new();
+        for (uid, pod) in &mut self.pods {
+            if let Some(worker) = pod.worker.as_mut().filter(|worker| worker.handle.is_ended()) {
+                if worker.silent {
+                    dead.push(uid.clone());
+                }
+                worker.silent = true;
+            }
+        }
+        for uid in dead {
+            error!(pod.uid = %uid, "the pod's worker died; the pod is looked at again");
+            self.take_report(Report::Done { uid, end: JobEnd::Failed });
+        }
+    }
+
     /// Looks at one pod and sets a worker to what is to be done.
     fn consider(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.get(uid) else { return };
@@ -327,7 +346,7 @@ impl Actor {
         };
         let name = format!("pod {}", pod.desired.full_name);
         let handle = self.tasks.spawn(name, worker::run(Arc::clone(&self.shared), order));
-        pod.worker = Some(Worker { handle, cancel, sync });
+        pod.worker = Some(Worker { handle, cancel, sync, silent: false });
     }
 
     /// Publishes what differs, and lets go of pods of which nothing is left.

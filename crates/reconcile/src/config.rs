@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use mainstay_cgroup::{CgroupError, CgroupNames, CgroupPath};
 use mainstay_cri::Cri;
 use mainstay_podspec::runtime::{HostResolv, NodeSettings, PodCgroupValues, qos_class};
-use mainstay_types::{EventSink, PodExt, PodUid};
+use mainstay_types::{EventSink, Heartbeat, PodExt, PodUid};
 use tokio::sync::mpsc;
 
 /// Everything reconcile works with.
@@ -36,6 +36,8 @@ pub struct ReconcileConfig {
     pub sync_frequency: Duration,
     /// Whose pods may be cleaned up.
     pub ownership: Ownership,
+    /// Where to give signs of life.
+    pub heartbeat: Heartbeat,
 }
 
 /// Pod cgroups.

@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     pub(crate) cancel: Cancel,
     /// It keeps the pod running, so it is cut short when the pod is to end.
     pub(crate) sync: bool,
+    /// Its task was found ended without a report; found so again, it has died.
+    pub(crate) silent: bool,
 }
 
 /// What the actor should do for a pod now.

@@ -40,6 +40,14 @@ impl PodRecord {
     }
 }
 
+/// Records as found at the start.
+pub(crate) struct Opened {
+    pub(crate) records: Records,
+    pub(crate) restored: HashMap<PodUid, PodRecord>,
+    /// What is wrong with some of them, as sentences.
+    pub(crate) problems: Vec<String>,
+}
+
 /// All records.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
@@ -48,10 +56,7 @@ pub(crate) struct Records {
 
 impl Records {
     /// Opens `<root>/mainstay/pods` and reads it. Bad files are set aside and told of.
-    pub(crate) fn open(
-        root: &Path,
-        tasks: &TaskGroup,
-    ) -> Result<(Self, HashMap<PodUid, PodRecord>, Vec<String>), WriteError> {
+    pub(crate) fn open(root: &Path, tasks: &TaskGroup) -> Result<Opened, WriteError> {
         let store: Store<PodRecord> =
             Store::open(root.join("mainstay/pods"), 0o700, "pod-record", 1, Durability::ProcessDeath)?;
         let contents = store.load_all();
@@ -60,7 +65,7 @@ impl Records {
         let deferred = Arc::new(Deferred::new(store));
         let (writer, shutdown) = (Arc::clone(&deferred), tasks.shutdown());
         tasks.spawn("pod records", async move { writer.run(shutdown.signalled()).await });
-        Ok((Self { deferred }, good, problems))
+        Ok(Opened { records: Self { deferred }, restored: good, problems })
     }
 
     /// Keeps a pod's memory, soon.

@@ -70,7 +70,7 @@ pub(crate) async fn create(shared: &Shared, order: &Order, attempt: u32, changed
             return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
         }
     };
-    let id = match shared.config.cri.run_sandbox(config, "").await {
+    let id = match Box::pin(shared.config.cri.run_sandbox(config, "")).await {
         Ok(id) => SandboxId::from(id),
         Err(error) => {
             warn!(%error, "cannot create the pod's sandbox");

@@ -198,7 +198,7 @@ async fn carry_out(shared: &Shared, mut order: Order) -> JobEnd {
     let job = std::mem::replace(&mut order.job, Job::Settle);
     match job {
         Job::Sync(steps) => {
-            sync(shared, &mut order, steps).await;
+            Box::pin(sync(shared, &mut order, steps)).await;
             JobEnd::Done
         }
         Job::Stop { grace_seconds } => match kill::stop_pod(shared, &order, grace_seconds).await {

@@ -41,18 +41,15 @@ impl Check {
         match self {
             Self::Ping => Ok(()),
             Self::Log => app.log_check.run(&app.tasks, &app.shutdown),
-            Self::SyncLoop => {
-                // Unlike upstream, a loop that was never entered is not healthy for ever: the beat's age counts from
-                // the start.
-                let limit = (app.sync_frequency * 2).max(SYNC_LOOP_SILENCE_MIN);
-                if app.state.heartbeat.age() > limit {
-                    Err("sync Loop took longer than expected")
-                } else {
-                    Ok(())
-                }
-            }
+            Self::SyncLoop => sync_loop_verdict(app.state.heartbeat.age(), app.sync_frequency),
         }
     }
+}
+
+/// Unlike upstream, a loop that was never entered is not healthy for ever: the first beat is due like any other.
+fn sync_loop_verdict(silence: Duration, sync_frequency: Duration) -> Result<(), &'static str> {
+    let limit = sync_frequency.saturating_mul(2).max(SYNC_LOOP_SILENCE_MIN);
+    if silence > limit { Err("sync Loop took longer than expected") } else { Ok(()) }
 }
 
 /// `/healthz`: all checks of this listener.
@@ -62,38 +59,54 @@ pub(crate) fn root(app: &App, face: Face, query: &Query<'_>) -> Answer {
     let mut excluded: Vec<&str> = query.all("exclude").collect();
     excluded.sort_unstable();
     excluded.dedup();
+    let mut results = Vec::new();
+    for check in checks {
+        let at = excluded.iter().position(|excluded| *excluded == check.name());
+        let result = match at {
+            Some(at) => {
+                excluded.remove(at);
+                None
+            }
+            None => Some(check.run(app)),
+        };
+        results.push((check.name(), result));
+    }
+    summary(&results, &excluded, query.first("verbose").is_some())
+}
+
+/// The answer over all checks; `None` for one that was excluded. A failure is always told in full, but for its reason.
+fn summary(results: &[(&str, Option<Result<(), &str>>)], unknown_excludes: &[&str], verbose: bool) -> Answer {
     let mut lines = String::new();
     let mut failed = Vec::new();
-    for check in checks {
-        let name = check.name();
-        if let Some(at) = excluded.iter().position(|excluded| *excluded == name) {
-            excluded.remove(at);
-            lines.push_str(&format!("[+]{name} excluded: ok\n"));
-        } else if let Err(why) = check.run(app) {
-            lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
-            failed.push(format!("{name}: {why}"));
-        } else {
-            lines.push_str(&format!("[+]{name} ok\n"));
+    for (name, result) in results {
+        match result {
+            None => lines.push_str(&format!("[+]{name} excluded: ok\n")),
+            Some(Ok(())) => lines.push_str(&format!("[+]{name} ok\n")),
+            Some(Err(why)) => {
+                lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                failed.push(format!("{name}: {why}"));
+            }
         }
     }
-    if !excluded.is_empty() {
-        let names = excluded.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(",");
+    if !unknown_excludes.is_empty() {
+        let names = unknown_excludes.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(",");
         lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {names}\n"));
     }
     if !failed.is_empty() {
         tracing::warn!(checks = failed.join("; "), "health check failed");
         return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("{lines}healthz check failed"));
     }
-    answer::nosniff(if query.first("verbose").is_some() {
-        answer::plain(StatusCode::OK, format!("{lines}healthz check passed\n"))
-    } else {
-        answer::plain(StatusCode::OK, "ok")
-    })
+    let text = if verbose { format!("{lines}healthz check passed\n") } else { "ok".to_owned() };
+    answer::nosniff(answer::plain(StatusCode::OK, text))
 }
 
 /// `/healthz/NAME`: one check, with its reason.
 pub(crate) fn single(app: &App, check: Check) -> Answer {
-    match check.run(app) {
+    single_answer(check.run(app))
+}
+
+fn single_answer(result: Result<(), &str>) -> Answer {
+    match result {
         Ok(()) => answer::plain(StatusCode::OK, "ok"),
         Err(why) => {
             answer::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("internal server error: {why}"))
@@ -131,5 +144,41 @@ async fn flush_periodically(flushed: Heartbeat) {
         }
         flushed.beat();
         tokio::time::sleep(FLUSH_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::Body;
+
+    fn check(answer: Answer, status: u16, text: &str) {
+        assert_eq!(answer.status(), status);
+        assert!(matches!(answer.body(), Body::Whole(bytes) if bytes == text), "{:?}", answer.body());
+    }
+
+    #[test]
+    fn a_failure_is_told_without_its_reason_at_the_root_and_with_it_at_the_check() {
+        let results = [
+            ("ping", Some(Ok(()))),
+            ("log", None),
+            ("syncloop", Some(Err("sync Loop took longer than expected"))),
+        ];
+        let text = "[+]ping ok\n[+]log excluded: ok\n[-]syncloop failed: reason withheld\n\
+                    warn: some health checks cannot be excluded: no matches for \"x\"\nhealthz check failed\n";
+        for verbose in [false, true] {
+            check(summary(&results, &["x"], verbose), 500, text);
+        }
+        check(single_answer(Err("logging blocked")), 500, "internal server error: logging blocked\n");
+    }
+
+    #[test]
+    fn the_sync_loop_may_be_silent_for_twice_its_period_but_at_least_five_minutes() {
+        let minute = Duration::from_secs(60);
+        let late = Err("sync Loop took longer than expected");
+        assert_eq!(sync_loop_verdict(Duration::from_secs(299), minute), Ok(()));
+        assert_eq!(sync_loop_verdict(Duration::from_secs(301), minute), late);
+        assert_eq!(sync_loop_verdict(Duration::from_secs(1000), Duration::from_secs(501)), Ok(()));
+        assert_eq!(sync_loop_verdict(Duration::from_secs(1003), Duration::from_secs(501)), late);
     }
 }

@@ -242,20 +242,20 @@ struct SocketFile {
 
 impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
-        let metadata = fs::symlink_metadata(path)?;
-        Ok(Self { path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = Self::of(&self.path).is_ok_and(|now| {
-            let same = now.identity == self.identity;
-            std::mem::forget(now);
-            same
-        });
-        if ours && let Err(error) = fs::remove_file(&self.path) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket; the next start will");
         }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }

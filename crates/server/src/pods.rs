@@ -49,12 +49,14 @@ async fn watch_pods(
     let mut is_initial = true;
     loop {
         let mut by_uid = index(&current);
+        let mut is_newer = false;
         for uid in told.differing(&current) {
             if snapshots.has_changed().unwrap_or(false)
                 && let Some(newest) = snapshots.borrow_and_update().clone()
             {
                 by_uid = index(&newest);
                 current = newest;
+                is_newer = true;
             }
             let Some(line) = told.tell(&uid, by_uid.get(&uid)) else { continue };
             if sink.send(line).await.is_err() {
@@ -66,6 +68,10 @@ async fn watch_pods(
             if sink.send(bookmark(&current, true)).await.is_err() {
                 return;
             }
+        }
+        if is_newer {
+            // Pods that were told before the newer snapshot came, and those that came with it.
+            continue;
         }
         // Cancel safe: `changed` only marks the value as seen, and it is read right after.
         tokio::select! {

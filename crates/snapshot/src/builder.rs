@@ -33,6 +33,19 @@ pub struct SnapshotConfig {
 /// The readers' end. `None` until the first complete snapshot.
 pub type SnapshotReader = watch::Receiver<Option<Arc<NodeSnapshot>>>;
 
+/// The one writer's end.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    sender: watch::Sender<Option<Arc<NodeSnapshot>>>,
+}
+
+/// The two ends. Servers may read before anything is written: they find `None` then.
+#[must_use]
+pub fn channel() -> (SnapshotWriter, SnapshotReader) {
+    let (sender, reader) = watch::channel(None);
+    (SnapshotWriter { sender }, reader)
+}
+
 /// The three things a snapshot is made from.
 #[derive(Debug)]
 pub struct Inputs {
@@ -45,15 +58,14 @@ pub struct Inputs {
 }
 
 /// Starts building snapshots. Problems with stored statuses are returned as sentences for the node's events.
-pub fn start(config: SnapshotConfig, inputs: Inputs, tasks: &TaskGroup) -> (SnapshotReader, Vec<String>) {
-    let (sender, reader) = watch::channel(None);
+pub fn start(config: SnapshotConfig, inputs: Inputs, writer: SnapshotWriter, tasks: &TaskGroup) -> Vec<String> {
     let (files, restored, problems) = StatusFiles::open(&config.status_dir, tasks);
-    let builder = Builder { config, sender, views: HashMap::new(), restored, files, generation: 0 };
+    let builder = Builder { config, sender: writer.sender, views: HashMap::new(), restored, files, generation: 0 };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("snapshot", async move {
         shutdown.run_until_signalled(builder.run(inputs)).await;
     });
-    (reader, problems)
+    problems
 }
 
 /// A view, and what it was made from: nothing is computed again while its inputs are the same.

@@ -14,6 +14,6 @@ mod events;
 mod gojson;
 mod persist;
 
-pub use builder::{Inputs, SnapshotConfig, SnapshotReader, start};
+pub use builder::{Inputs, SnapshotConfig, SnapshotReader, SnapshotWriter, channel, start};
 pub use events::{EventFilter, EventReader, EventStoreConfig, start_events};
 pub use gojson::go_json;

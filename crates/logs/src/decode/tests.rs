@@ -172,3 +172,33 @@ fn bytes_that_are_not_utf8_pass_through() {
     decoder.feed(b"2016-10-06T00:17:01Z stdout F \xff\xfe\0\r\n", &mut out);
     assert_eq!(out, b"\xff\xfe\0\r\n");
 }
+
+/// Corrupted logs: no panic, and the pieces they come in make no difference.
+#[test]
+fn noise() {
+    let mut state = 1_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    for _ in 0..500 {
+        let mut log = LOG.repeat(3).into_bytes();
+        for _ in 0..random(30) {
+            let at = random(log.len());
+            let byte = *b"\n\n \0{}\"P:Z+9".get(random(12)).unwrap();
+            match random(3) {
+                0 => log.insert(at, byte),
+                1 => drop(log.remove(at)),
+                _ => *log.get_mut(at).unwrap() = byte,
+            }
+        }
+        let options = Options {
+            timestamps: random(2) == 0,
+            limit_bytes: (random(2) == 0).then(|| random(300) as u64),
+            tail_lines: (random(2) == 0).then(|| random(20) as u64),
+            ..Options::default()
+        };
+        let whole = decode_in_pieces(&log, &options, log.len());
+        assert_eq!(decode_in_pieces(&log, &options, random(50) + 1), whole);
+    }
+}

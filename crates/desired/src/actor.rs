@@ -1,0 +1,414 @@
+//! The one owner of the desired state: selects events, applies them, publishes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::{DesiredState, EventSink, ObservedState, PodSource, PodUid, TerminationWish};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    book::{Book, Consequences, Delivered, News},
+    config::{SourcesConfig, SourcesError},
+    files::{FileScanner, Hints, Scan},
+    inotify::{PathWatch, Told},
+    records::{RecordChange, Records, keep_records},
+    url::{self, UrlAnswer},
+};
+
+/// Changes that come together are looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(2);
+/// A file that is being written is read when it is closed, or when nothing was written for this long.
+const WRITING: Duration = Duration::from_millis(200);
+/// A look at the path that takes this long is worth a warning: a network file system that hangs.
+const SLOW_SCAN: Duration = Duration::from_secs(30);
+/// Changes of the path that may wait; more make one look at everything.
+const TOLD_BOUND: usize = 256;
+/// Batches of records that may wait for the disk; then the sources wait for it too.
+const RECORDS_BOUND: usize = 64;
+const WISHES_BOUND: usize = 64;
+
+/// Somebody's wish that a pod end although its source still has it. It stands until the pod is gone from its source.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The pod.
+    pub uid: PodUid,
+    /// Why, and how fast.
+    pub wish: TerminationWish,
+}
+
+/// The ends of the running sources.
+#[derive(Debug)]
+pub struct Sources {
+    /// What should run. The first value has generation 0 and means that nothing has been read yet.
+    pub desired: watch::Receiver<Arc<DesiredState>>,
+    /// Where wishes go in. Wishes about unknown pods are dropped.
+    pub wishes: mpsc::Sender<Wish>,
+}
+
+impl Sources {
+    /// Starts reading the configured sources.
+    ///
+    /// Verdicts are published as soon as files are read; pods only after `observed` has shown a complete list of the
+    /// runtime, because a running pod may have to keep its UID.
+    ///
+    /// # Errors
+    /// [`SourcesError`] when the directory for kept manifests cannot be made, or the URL can never be asked.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(
+        config: SourcesConfig,
+        tasks: &TaskGroup,
+        events: EventSink,
+        observed: watch::Receiver<Arc<ObservedState>>,
+    ) -> Result<Self, SourcesError> {
+        if let Some(source) = &config.static_pod_url {
+            url::check(source)?;
+        }
+        let records = Arc::new(Records::open(&config.root_dir).map_err(SourcesError::State)?);
+        let config = Arc::new(config);
+        let (desired_sender, desired) = watch::channel(Arc::new(DesiredState::default()));
+        let (wish_sender, wishes) = mpsc::channel(WISHES_BOUND);
+        let (record_sender, record_receiver) = mpsc::channel(RECORDS_BOUND);
+        let (answer_sender, answers) = mpsc::channel(1);
+
+        tasks.spawn_critical("manifest records", keep_records(Arc::clone(&records), record_receiver));
+        if let Some(source) = config.static_pod_url.clone() {
+            let asking = url::ask(source, Arc::clone(&config), answer_sender, tasks.shutdown());
+            tasks.spawn_critical("static pod URL", asking);
+        }
+        let loading = Loading {
+            config,
+            stored: records,
+            shutdown: tasks.shutdown(),
+            events,
+            observed,
+            desired: desired_sender,
+            records: record_sender,
+            answers,
+            wishes,
+        };
+        tasks.spawn_critical("sources", loading.run());
+        Ok(Self { desired, wishes: wish_sender })
+    }
+}
+
+/// Everything the actor needs, before the kept manifests are read.
+struct Loading {
+    config: Arc<SourcesConfig>,
+    stored: Arc<Records>,
+    shutdown: Shutdown,
+    events: EventSink,
+    observed: watch::Receiver<Arc<ObservedState>>,
+    desired: watch::Sender<Arc<DesiredState>>,
+    records: mpsc::Sender<Vec<RecordChange>>,
+    answers: mpsc::Receiver<UrlAnswer>,
+    wishes: mpsc::Receiver<Wish>,
+}
+
+impl Loading {
+    async fn run(self) {
+        let Self { config, stored, shutdown, events, observed, desired, records, answers, wishes } = self;
+        let node_name = Arc::clone(&config.node_name);
+        let load = {
+            let config = Arc::clone(&config);
+            tokio::task::spawn_blocking(move || stored.load(&config.node_name, config.api_server))
+        };
+        let held = match load.await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::error!(%error, "reading the kept manifests failed; going on without them");
+                BTreeMap::new()
+            }
+        };
+        let files = config.static_pod_path.as_deref().map(|path| Files::new(path, &config));
+        let actor = Actor {
+            delivered: Delivered { file: files.is_none(), http: config.static_pod_url.is_none() },
+            looked: files.is_none(),
+            book: Book::new(node_name, held),
+            config,
+            events,
+            desired,
+            records,
+        };
+        actor.run(files, answers, wishes, observed, shutdown).await;
+    }
+}
+
+struct Actor {
+    config: Arc<SourcesConfig>,
+    book: Book,
+    delivered: Delivered,
+    /// The files have been looked at once, with whatever success.
+    looked: bool,
+    events: EventSink,
+    desired: watch::Sender<Arc<DesiredState>>,
+    records: mpsc::Sender<Vec<RecordChange>>,
+}
+
+/// The file source.
+struct Files {
+    /// Away while a look is under way.
+    eyes: Option<(FileScanner, PathWatch)>,
+    told: mpsc::Receiver<Told>,
+    missed: Arc<Notify>,
+    changed: BTreeSet<PathBuf>,
+    /// Files being written, and when they will be read even so.
+    writing: BTreeMap<PathBuf, Instant>,
+    next_look: Instant,
+    look: Option<JoinHandle<(FileScanner, PathWatch, Scan)>>,
+    slow_at: Instant,
+    failing: bool,
+}
+
+/// What happened.
+enum Happened {
+    Told(Option<Told>),
+    TimeToLook,
+    Slow,
+    Looked(Result<(FileScanner, PathWatch, Scan), tokio::task::JoinError>),
+    Observed(bool),
+    Answered(Option<UrlAnswer>),
+    Wished(Option<Wish>),
+    Shutdown,
+}
+
+impl Actor {
+    async fn run(
+        mut self,
+        mut files: Option<Files>,
+        mut answers: mpsc::Receiver<UrlAnswer>,
+        mut wishes: mpsc::Receiver<Wish>,
+        mut observed: watch::Receiver<Arc<ObservedState>>,
+        shutdown: Shutdown,
+    ) {
+        let (mut may_answer, mut may_wish, mut may_observe) =
+            (self.config.static_pod_url.is_some(), true, true);
+        // Says at once that there is nothing, where nothing is configured.
+        self.settle(&observed).await;
+        loop {
+            let waiting = may_observe && !self.book.begun();
+            // Every branch is cancel safe: the channels' `recv` and `changed` are, the look goes on in its own thread and
+            // its handle stays where it is, and `happened` below only awaits such things.
+            let happened = tokio::select! {
+                biased;
+                () = shutdown.signalled() => Happened::Shutdown,
+                happened = Files::happened(files.as_mut()) => happened,
+                changed = observed.changed(), if waiting => Happened::Observed(changed.is_ok()),
+                answer = answers.recv(), if may_answer => Happened::Answered(answer),
+                wish = wishes.recv(), if may_wish => Happened::Wished(wish),
+            };
+            match happened {
+                Happened::Shutdown => return,
+                Happened::Told(told) => {
+                    if let Some(files) = &mut files {
+                        files.note(told);
+                    }
+                    continue;
+                }
+                Happened::TimeToLook => {
+                    if let Some(files) = &mut files {
+                        files.start_look(self.config.file_check_frequency);
+                    }
+                    continue;
+                }
+                Happened::Slow => {
+                    if let Some(files) = &mut files {
+                        files.slow_at = Instant::now() + SLOW_SCAN;
+                    }
+                    let path = self.config.static_pod_path.as_deref().unwrap_or(Path::new("")).display();
+                    tracing::warn!(%path, "reading the static pod path takes very long; does its file system hang?");
+                    continue;
+                }
+                Happened::Looked(Ok((scanner, watch, scan))) => {
+                    if let Some(files) = &mut files {
+                        self.take_scan(files, scanner, watch, scan);
+                    }
+                }
+                Happened::Looked(Err(error)) => {
+                    tracing::error!(%error, "looking at the static pod path failed");
+                    return;
+                }
+                Happened::Observed(open) => may_observe = open,
+                Happened::Answered(Some(UrlAnswer { reading, delivered })) => {
+                    self.delivered.http |= delivered;
+                    if let Some(source) = &self.config.static_pod_url {
+                        self.book.read(PodSource::Http, &source.url, reading);
+                    }
+                }
+                Happened::Answered(None) => {
+                    may_answer = false;
+                    continue;
+                }
+                Happened::Wished(Some(Wish { uid, wish })) => {
+                    if !self.book.wish(uid.clone(), wish) {
+                        tracing::debug!(%uid, "a wish about a pod that is not there");
+                        continue;
+                    }
+                }
+                Happened::Wished(None) => {
+                    may_wish = false;
+                    continue;
+                }
+            }
+            self.settle(&observed).await;
+        }
+    }
+
+    fn take_scan(&mut self, files: &mut Files, scanner: FileScanner, watch: PathWatch, scan: Scan) {
+        files.look = None;
+        files.eyes = Some((scanner, watch));
+        self.looked = true;
+        if let Some(failure) = scan.failure {
+            if !files.failing {
+                tracing::warn!("{failure}; what was known before still counts");
+            }
+            files.failing = true;
+            return;
+        }
+        files.failing = false;
+        self.delivered.file = true;
+        for origin in scan.removed {
+            self.book.remove(PodSource::File, &origin);
+        }
+        for (origin, reading) in scan.readings {
+            self.book.read(PodSource::File, &origin, reading);
+        }
+        if let Some(wait) = scan.again_in {
+            files.next_look = files.next_look.min(Instant::now() + wait);
+        }
+    }
+
+    /// Draws the consequences and makes them known. The state goes out first: the records behind it can be computed
+    /// again, and a disk that is slow to flush must not make pods wait.
+    async fn settle(&mut self, observed: &watch::Receiver<Arc<ObservedState>>) {
+        let runtime = if self.looked { Some(Arc::clone(&observed.borrow())) } else { None };
+        let Consequences { state, records, events, news } =
+            self.book.settle(self.delivered, runtime.as_deref(), Timestamp::now());
+        if let Some(state) = state {
+            self.desired.send_replace(state);
+        }
+        for line in news {
+            log(line);
+        }
+        for event in events {
+            // A full event store drops events by design, and the same is in the log and in the verdicts.
+            self.events.send(event);
+        }
+        if !records.is_empty() && self.records.send(records).await.is_err() {
+            tracing::error!("the keeper of manifests is gone; changes are not kept");
+        }
+    }
+}
+
+impl Files {
+    fn new(path: &Path, config: &SourcesConfig) -> Self {
+        let (sender, told) = mpsc::channel(TOLD_BOUND);
+        let missed = Arc::new(Notify::new());
+        let watch = PathWatch::new(path, sender, Arc::clone(&missed));
+        let node_name = Arc::clone(&config.node_name);
+        let scanner = FileScanner::new(path.to_owned(), config.any_extension, node_name, config.api_server);
+        let now = Instant::now();
+        Self {
+            eyes: Some((scanner, watch)),
+            told,
+            missed,
+            changed: BTreeSet::new(),
+            writing: BTreeMap::new(),
+            next_look: now,
+            look: None,
+            slow_at: now,
+            failing: false,
+        }
+    }
+
+    /// The next thing that happens to the files; never, without a file source. Cancel safe.
+    async fn happened(files: Option<&mut Self>) -> Happened {
+        let Some(files) = files else { return std::future::pending().await };
+        let Self { told, missed, next_look, look, slow_at, .. } = files;
+        let looking = look.is_some();
+        let finished = async {
+            match look {
+                Some(look) => look.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(told) = told.recv() => Happened::Told(Some(told)),
+            () = missed.notified() => Happened::Told(None),
+            done = finished => Happened::Looked(done),
+            () = sleep_until(*slow_at), if looking => Happened::Slow,
+            () = sleep_until(*next_look), if !looking => Happened::TimeToLook,
+        }
+    }
+
+    /// Takes note of a change; `None` says that one was missed.
+    fn note(&mut self, told: Option<Told>) {
+        let now = Instant::now();
+        let look_at = match told {
+            Some(Told::Settled(path)) => {
+                self.writing.remove(&path);
+                self.changed.insert(path);
+                now + DEBOUNCE
+            }
+            Some(Told::Writing(path)) => {
+                let until = now + WRITING;
+                self.writing.insert(path, until);
+                until
+            }
+            Some(Told::Missed) | None => now + DEBOUNCE,
+        };
+        self.next_look = self.next_look.min(look_at);
+    }
+
+    fn start_look(&mut self, check_frequency: Duration) {
+        let Some((mut scanner, mut watch)) = self.eyes.take() else { return };
+        let now = Instant::now();
+        let (waiting, quiet): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.writing).into_iter().partition(|(_, until)| *until > now);
+        self.writing = waiting;
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.extend(quiet.into_keys());
+        let hints = Hints { changed, writing: self.writing.keys().cloned().collect() };
+        self.slow_at = now + SLOW_SCAN;
+        self.next_look = now + check_frequency.max(Duration::from_secs(1));
+        if let Some(earliest) = self.writing.values().min() {
+            self.next_look = self.next_look.min(*earliest);
+        }
+        self.look = Some(tokio::task::spawn_blocking(move || {
+            watch.arm();
+            let scan = scanner.scan(&hints);
+            (scanner, watch, scan)
+        }));
+    }
+}
+
+fn log(news: News) {
+    match news {
+        News::Added { object, uid, origin } => tracing::info!(object, %uid, %origin, "added"),
+        News::Replaced { object, old_uid, uid, origin } => {
+            tracing::info!(object, %old_uid, %uid, %origin, "replaced by an edited version");
+        }
+        News::TakenOver { object, uid, origin } => {
+            tracing::info!(object, %uid, %origin, "added; it already runs and keeps its UID");
+        }
+        News::Removed { object, uid, origin } => tracing::info!(object, %uid, %origin, "removed"),
+        News::Rejected { object, origin, problems, previous_kept } => {
+            tracing::warn!(object, origin, previous_kept, problems = problems.join("; "), "rejected");
+        }
+        News::Warned { object, origin, warnings } => {
+            tracing::warn!(object, origin, warnings = warnings.join("; "), "accepted with warnings");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One request and one answer on a connection of its own.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::error::Phase;
+use crate::tls::{self, Sniffed};
+use crate::url::Url;
+use crate::{HttpError, Request, Response};
+
+pub(crate) async fn exchange(
+    url: &Url,
+    headers: &[(String, String)],
+    request: &Request,
+    phase: &AtomicU8,
+) -> Result<Response, HttpError> {
+    let message = message(url, headers)?;
+    let connection = connect(url, phase).await?;
+    if !url.https {
+        return answer(connection, message, url, request.max_body_bytes, phase).await;
+    }
+    phase.store(Phase::Tls as u8, Ordering::Relaxed);
+    let failed = |source| HttpError::Tls { url: url.to_string(), source };
+    let name = ServerName::try_from(url.host.clone()).map_err(|error| failed(io::Error::other(error)))?;
+    let connector = TlsConnector::from(tls::config(request.verify).await.map_err(failed)?);
+    let (connection, first_bytes) = Sniffed::new(connection);
+    match connector.connect(name, connection).await {
+        Ok(connection) => answer(connection, message, url, request.max_body_bytes, phase).await,
+        Err(_) if first_bytes.are_plain_http() => Err(HttpError::PlainHttpOnTls { url: url.to_string() }),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn message(url: &Url, headers: &[(String, String)]) -> Result<http::Request<Empty<Bytes>>, HttpError> {
+    let uri = Uri::try_from(&url.target)
+        .map_err(|_| HttpError::InvalidUrl { url: url.to_string(), reason: "its path is not valid" })?;
+    let mut map = HeaderMap::with_capacity(headers.len() + 2);
+    for (name, value) in headers {
+        let invalid = || HttpError::InvalidHeader { url: url.to_string(), name: name.clone() };
+        let name = HeaderName::try_from(name).map_err(|_| invalid())?;
+        map.append(name, HeaderValue::try_from(value).map_err(|_| invalid())?);
+    }
+    if !map.contains_key(HOST) {
+        let host = HeaderValue::try_from(url.authority.trim_end_matches(':'))
+            .map_err(|_| HttpError::InvalidUrl { url: url.to_string(), reason: "its host is not valid" })?;
+        map.insert(HOST, host);
+    }
+    map.insert(CONNECTION, HeaderValue::from_static("close"));
+    let mut message = http::Request::new(Empty::new());
+    *message.method_mut() = Method::GET;
+    *message.uri_mut() = uri;
+    *message.headers_mut() = map;
+    Ok(message)
+}
+
+/// Tries the host's addresses one after the other.
+async fn connect(url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
+    phase.store(Phase::Resolve as u8, Ordering::Relaxed);
+    let failed = |source| HttpError::Resolve { host: url.host.clone(), source };
+    let addresses = tokio::net::lookup_host((url.host.as_str(), url.port)).await.map_err(failed)?;
+    phase.store(Phase::Connect as u8, Ordering::Relaxed);
+    let mut last_error = None;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(connection) => {
+                // Only saves a delay; a socket that refuses it works too.
+                connection.set_nodelay(true).ok();
+                return Ok(connection);
+            }
+            Err(source) => last_error = Some(HttpError::Connect { address: address.to_string(), source }),
+        }
+    }
+    Err(last_error.unwrap_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "it has no address"))))
+}
+
+async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    message: http::Request<Empty<Bytes>>,
+    url: &Url,
+    max_body_bytes: usize,
+    phase: &AtomicU8,
+) -> Result<Response, HttpError> {
+    phase.store(Phase::Answer as u8, Ordering::Relaxed);
+    let failed = |source| HttpError::Protocol { url: url.to_string(), source };
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let read = async {
+        let (head, mut body) = sender.send_request(message).await.map_err(failed)?.into_parts();
+        phase.store(Phase::Body as u8, Ordering::Relaxed);
+        let too_large =
+            || HttpError::TooLarge { url: url.to_string(), status: head.status, limit: max_body_bytes };
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            // Trailers are of no interest.
+            if let Ok(data) = frame.map_err(failed)?.into_data() {
+                if data.len() > max_body_bytes - bytes.len() {
+                    return Err(too_large());
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+        Ok(Response { status: head.status, headers: head.headers, body: bytes.freeze() })
+    };
+    // The connection moves the bytes; it is polled here rather than in a task of its own, so that dropping ends both.
+    let mut connection = std::pin::pin!(connection);
+    let mut read = std::pin::pin!(read);
+    let mut is_open = true;
+    loop {
+        // Both branches go on where they were in the next turn.
+        tokio::select! {
+            biased;
+            done = &mut read => return done,
+            // How it ended shows in what `read` gets.
+            _ = &mut connection, if is_open => is_open = false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,30 @@
+//! Log lines: text or JSON on standard error, levels as klog counts them.
+
+use mainstay_config::KubeletConfiguration;
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// klog's verbosity as a filter: 0 to 3 are for operators, 4 and 5 for debugging, 6 and above show every step.
+///
+/// Libraries stay at `warn` until somebody asks for everything.
+fn filter_for(verbosity: u32) -> &'static str {
+    match verbosity {
+        0..=3 => "info,h2=warn,hyper=warn,tonic=warn",
+        4..=5 => "debug,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn",
+        6..=9 => "trace,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn",
+        _ => "trace",
+    }
+}
+
+/// Starts logging. `RUST_LOG` goes before the verbosity.
+pub(crate) fn start(config: &KubeletConfiguration) {
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(filter_for(config.logging.verbosity)));
+    let registry = tracing_subscriber::registry().with(filter);
+    // A second start (in tests) keeps the first one's settings.
+    if config.logging.format == "json" {
+        registry.with(fmt::layer().json().with_writer(std::io::stderr)).try_init().ok();
+    } else {
+        let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(ansi)).try_init().ok();
+    }
+}
