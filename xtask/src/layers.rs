@@ -31,11 +31,11 @@ const LAYERS: [(&str, &[&str]); 7] = [
     ("managers", &["desired", "observe", "reconcile", "upkeep", "snapshot"]),
     ("edges", &["uplink", "auth", "server", "client"]),
     ("binary", &["mainstay"]),
-    ("support", &["testkit", "e2e", "xtask"]),
+    ("support", &["testkit", "e2e", "bench", "xtask"]),
 ];
 
 /// The arrows that stay within a layer, each with its reason.
-const SIDEWAYS: [(&str, &[&str]); 7] = [
+const SIDEWAYS: [(&str, &[&str]); 9] = [
     // Both speak of ids and quantities.
     ("config", &["types"]),
     ("task", &["types"]),
@@ -47,6 +47,9 @@ const SIDEWAYS: [(&str, &[&str]); 7] = [
     // Tests and automation are built on the kit.
     ("e2e", &["testkit"]),
     ("xtask", &["testkit"]),
+    ("bench", &["testkit"]),
+    // Only its tests: the client is tested against the real server.
+    ("client", &["server"]),
 ];
 
 /// Decisions are functions of data: what gives a clock, a socket or a file is out of place in a brain.

@@ -10,9 +10,9 @@ mod layers;
 mod run;
 mod tools;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 cargo xtask COMMAND
@@ -22,6 +22,7 @@ cargo xtask COMMAND
   tools PEER...   build real peers for tests into .build/tools: containerd crictl kubelet
   run [--once]    a node with the example pods on a private containerd, until Ctrl-C
                   (--once: only until every pod has run)
+  bench [FLAGS]   mainstay, upstream's kubelet and a bare CRI client in one run (`bench --help` lists its flags)
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["tools", peers @ ..] => tools::run(peers),
         ["run"] => run::run(run::Until::Interrupted),
         ["run", "--once"] => run::run(run::Until::AllHaveRun),
+        ["bench", flags @ ..] => bench(flags),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
@@ -50,6 +52,26 @@ fn dispatch(args: &[String]) -> Result<()> {
         [] => bail!("which command?\n\n{USAGE}"),
         other => bail!("unknown: {}\n\n{USAGE}", other.join(" ")),
     }
+}
+
+/// Builds what is measured, then measures.
+fn bench(flags: &[&str]) -> Result<()> {
+    if !flags.contains(&"--no-upstream") {
+        tools::run(&["kubelet"])?;
+    }
+    if flags.contains(&"2.4") {
+        tools::run(&["containerd"])?;
+    }
+    let build = Command::new(cargo()).args(["build", "--release", "-p", "mainstay", "-p", "mainstay-bench"]).status()?;
+    if !build.success() {
+        bail!("the release build failed");
+    }
+    let program = mainstay_testkit::workspace_root().join("target/release/mainstay-bench");
+    let done = Command::new(&program).args(flags).status().with_context(|| program.display().to_string())?;
+    if !done.success() {
+        bail!("the bench failed");
+    }
+    Ok(())
 }
 
 /// The cargo that runs this, so that a toolchain chosen on its command line stays chosen.

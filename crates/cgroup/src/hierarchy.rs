@@ -89,6 +89,9 @@ enum Layout {
     /// A directory per controller; several controllers may share one.
     V1 {
         controllers: Vec<(&'static str, PathBuf)>,
+        /// What else is mounted beside them (`systemd`, `unified`, `net_cls` …): runtimes make cgroups there too, and
+        /// leave the pod's own behind.
+        others: Vec<PathBuf>,
     },
     V2,
 }
@@ -112,7 +115,16 @@ impl Cgroups {
         if controllers.is_empty() {
             return Err(CgroupError::NotMounted { root });
         }
-        Ok(Self { root, layout: Layout::V1 { controllers } })
+        let mut others: Vec<_> = child_directories(&root)
+            .unwrap_or_default()
+            .iter()
+            .filter(|directory| directory.join("cgroup.procs").exists())
+            .filter_map(|directory| fs::canonicalize(directory).ok())
+            .filter(|directory| !controllers.iter().any(|(_, known)| known == directory))
+            .collect();
+        others.sort();
+        others.dedup();
+        Ok(Self { root, layout: Layout::V1 { controllers, others } })
     }
 
     /// Whether this is the unified hierarchy.
@@ -125,7 +137,7 @@ impl Cgroups {
     #[must_use]
     pub fn missing_controllers(&self) -> Vec<&'static str> {
         let available = match &self.layout {
-            Layout::V1 { controllers } => controllers.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            Layout::V1 { controllers, .. } => controllers.iter().map(|(name, _)| (*name).to_owned()).collect(),
             Layout::V2 => words(&self.root.join("cgroup.controllers")).unwrap_or_default(),
         };
         REQUIRED.into_iter().filter(|name| !available.iter().any(|found| found == name)).collect()
@@ -198,7 +210,7 @@ impl Cgroups {
     /// [`CgroupError::Io`] if it exists and cannot be read.
     pub fn pids(&self, path: &CgroupPath) -> Result<Vec<i32>, CgroupError> {
         let mut pids = BTreeSet::new();
-        for directory in self.directories(path) {
+        for directory in self.all_directories(path) {
             for directory in with_descendants(&directory)? {
                 let file = directory.join("cgroup.procs");
                 match words(&file) {
@@ -287,7 +299,7 @@ impl Cgroups {
         let mut found = Vec::new();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let mut uids = BTreeSet::new();
-            for directory in self.directories(&names.class(class)) {
+            for directory in self.all_directories(&names.class(class)) {
                 let children = match child_directories(&directory) {
                     Ok(children) => children,
                     Err(error) if is_gone(&error) => continue,
@@ -303,7 +315,7 @@ impl Cgroups {
     }
 
     fn try_remove(&self, path: &CgroupPath) -> Result<(), CgroupError> {
-        for directory in self.directories(path) {
+        for directory in self.all_directories(path) {
             for directory in with_descendants(&directory)?.iter().rev() {
                 match fs::remove_dir(directory) {
                     Ok(()) => {}
@@ -328,7 +340,7 @@ impl Cgroups {
     fn hierarchies(&self) -> Vec<&Path> {
         match &self.layout {
             Layout::V2 => vec![&self.root],
-            Layout::V1 { controllers } => {
+            Layout::V1 { controllers, .. } => {
                 let mut seen = BTreeSet::new();
                 controllers.iter().map(|(_, path)| path.as_path()).filter(|path| seen.insert(*path)).collect()
             }
@@ -339,10 +351,21 @@ impl Cgroups {
         self.hierarchies().into_iter().map(|hierarchy| hierarchy.join(path.relative())).collect()
     }
 
+    /// Also where we make none ourselves, but the runtime does.
+    fn all_directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
+        let others: &[PathBuf] = match &self.layout {
+            Layout::V2 => &[],
+            Layout::V1 { others, .. } => others,
+        };
+        let mut all = self.directories(path);
+        all.extend(others.iter().map(|hierarchy| hierarchy.join(path.relative())));
+        all
+    }
+
     fn directory_of(&self, controller: &str, path: &CgroupPath) -> Option<PathBuf> {
         let hierarchy = match &self.layout {
             Layout::V2 => &self.root,
-            Layout::V1 { controllers } => {
+            Layout::V1 { controllers, .. } => {
                 controllers.iter().find(|(name, _)| *name == controller).map(|(_, p)| p)?
             }
         };

@@ -48,6 +48,9 @@ pub enum ExecOutcome {
 
 impl Cri {
     /// A client for these sockets. Nothing is connected yet.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     pub fn new(runtime: &str, images: Option<&str>, timeout: Duration) -> Result<Self, EndpointError> {
         let runtime = Endpoint::parse(runtime)?;
         let runtime_channel = channel(&runtime);
@@ -221,10 +224,12 @@ impl Cri {
         self.named("start_container", self.timeout, &self.runtime_path, work).await.map(drop)
     }
 
-    /// Stops a container, by force after the grace. One that is gone already is no error.
+    /// Stops a container, by force after the grace. One that is gone already is no error. The runtime counts in whole
+    /// seconds: a part of one is rounded up, so that nobody is killed before the time.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let mut client = self.runtime.clone();
-        let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+        let seconds = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0));
+        let timeout = i64::try_from(seconds).unwrap_or(i64::MAX);
         let work = client.stop_container(cri::StopContainerRequest { container_id: id.to_owned(), timeout });
         let deadline = self.timeout.saturating_add(grace);
         gone_is_fine(self.named("stop_container", deadline, &self.runtime_path, work).await.map(drop))

@@ -29,6 +29,8 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(2);
 /// A file that is being written is read when it is closed, or when nothing was written for this long.
 const WRITING: Duration = Duration::from_millis(200);
+/// The first delivery waits at most this long for files that are being written.
+const FIRST_DELIVERY: Duration = Duration::from_secs(2);
 /// A look at the path that takes this long is worth a warning: a network file system that hangs.
 const SLOW_SCAN: Duration = Duration::from_secs(30);
 /// Changes of the path that may wait; more make one look at everything.
@@ -149,7 +151,7 @@ struct Actor {
     config: Arc<SourcesConfig>,
     book: Book,
     delivered: Delivered,
-    /// The files have been looked at once, with whatever success.
+    /// The files have been looked at, with whatever success, and none of them was half-written.
     looked: bool,
     events: EventSink,
     desired: watch::Sender<Arc<DesiredState>>,
@@ -169,6 +171,7 @@ struct Files {
     look: Option<JoinHandle<(FileScanner, PathWatch, Scan)>>,
     slow_at: Instant,
     failing: bool,
+    started: Instant,
 }
 
 /// What happened.
@@ -268,16 +271,22 @@ impl Actor {
     fn take_scan(&mut self, files: &mut Files, scanner: FileScanner, watch: PathWatch, scan: Scan) {
         files.look = None;
         files.eyes = Some((scanner, watch));
-        self.looked = true;
         if let Some(failure) = scan.failure {
             if !files.failing {
                 tracing::warn!("{failure}; what was known before still counts");
             }
             files.failing = true;
+            self.looked = true;
             return;
         }
         files.failing = false;
-        self.delivered.file = true;
+        if scan.pending.is_empty() || files.started.elapsed() > FIRST_DELIVERY {
+            self.looked = true;
+            self.delivered.file = true;
+        }
+        for origin in scan.pending {
+            self.book.await_reading(PodSource::File, &origin);
+        }
         for origin in scan.removed {
             self.book.remove(PodSource::File, &origin);
         }
@@ -289,21 +298,21 @@ impl Actor {
         }
     }
 
-    /// Draws the consequences and makes them known. The state goes out first: the records behind it can be computed
-    /// again, and a disk that is slow to flush must not make pods wait.
+    /// Draws the consequences and makes them known. The state goes out before the records: what is in them can be
+    /// computed again, and a disk that is slow to flush must not make pods wait.
     async fn settle(&mut self, observed: &watch::Receiver<Arc<ObservedState>>) {
         let runtime = if self.looked { Some(Arc::clone(&observed.borrow())) } else { None };
         let Consequences { state, records, events, news } =
             self.book.settle(self.delivered, runtime.as_deref(), Timestamp::now());
+        for event in events {
+            // A full event store drops events by design, and the same is in the log and in the verdicts.
+            self.events.send(event);
+        }
         if let Some(state) = state {
             self.desired.send_replace(state);
         }
         for line in news {
             log(line);
-        }
-        for event in events {
-            // A full event store drops events by design, and the same is in the log and in the verdicts.
-            self.events.send(event);
         }
         if !records.is_empty() && self.records.send(records).await.is_err() {
             tracing::error!("the keeper of manifests is gone; changes are not kept");
@@ -329,6 +338,7 @@ impl Files {
             look: None,
             slow_at: now,
             failing: false,
+            started: now,
         }
     }
 

@@ -22,6 +22,8 @@ use crate::{
 /// What was found in one place.
 #[derive(Debug)]
 pub(crate) enum Reading {
+    /// There, but not read yet: what it held before still counts.
+    Pending,
     /// Not a manifest, and why.
     Ignored(String),
     /// A manifest that cannot be read at all, and why.
@@ -146,6 +148,11 @@ impl Book {
         self.origins.insert((source, origin.into()), reading);
     }
 
+    /// Notes a place that exists but cannot be ruled over yet.
+    pub(crate) fn await_reading(&mut self, source: PodSource, origin: &str) {
+        self.origins.entry((source, origin.into())).or_insert(Reading::Pending);
+    }
+
     /// Strikes out a place that no longer exists.
     pub(crate) fn remove(&mut self, source: PodSource, origin: &str) {
         self.origins.remove(&(source, Arc::from(origin)));
@@ -178,14 +185,14 @@ impl Book {
         let runtime = observed.filter(|state| state.listed_at.is_some());
         let deliver = self.begun || runtime.is_some();
         let mut consequences = Consequences::default();
-        let verdicts =
+        let (verdicts, kept) =
             settle::Settling::run(self, delivered, deliver.then_some(runtime), now, &mut consequences);
         self.begun |= deliver;
 
         let (mut pods, mut objects) = (BTreeMap::new(), Objects::default());
         if deliver {
             self.wishes.retain(|uid, _| self.held.values().any(|held| held.uid == *uid));
-            for (key, held) in &mut self.held {
+            for (key, held) in self.held.iter_mut().filter(|(key, _)| kept.contains(*key)) {
                 let name = || FullName::new(&key.identity.namespace, &key.identity.name);
                 match &mut held.object {
                     HeldObject::Pod(pod) => {

@@ -33,6 +33,8 @@ pub(crate) struct Scan {
     pub(crate) readings: Vec<(String, Reading)>,
     /// Files that are gone.
     pub(crate) removed: Vec<String>,
+    /// Files that are there but have not been ruled over yet, because they are being written.
+    pub(crate) pending: Vec<String>,
     /// Look again after this time: something was not clear yet.
     pub(crate) again_in: Option<Duration>,
     /// The path itself could not be read; what was known before still counts.
@@ -67,7 +69,7 @@ pub(crate) struct FileScanner {
 #[derive(Debug)]
 struct Known {
     stamp: Stamp,
-    /// What was reported for it; `None` while the first reading is still awaited.
+    /// It has been ruled over once.
     reported: bool,
     /// This state of the file made no sense and has been given time.
     patience_spent: Option<Stamp>,
@@ -97,6 +99,8 @@ impl Stamp {
     }
 
     const IGNORED: Self = Self { device: 0, inode: 0, size: 0, modified: (0, 0), ignored: true };
+    /// Equal to no file's, so that it is tried again at each look.
+    const UNREADABLE: Self = Self { size: 1, ..Self::IGNORED };
 }
 
 /// One thing in the directory.
@@ -145,6 +149,8 @@ impl FileScanner {
                 present.insert(origin);
             }
         }
+        let unread = |origin: &&String| self.known.get(*origin).is_some_and(|known| !known.reported);
+        scan.pending = present.iter().filter(unread).cloned().collect();
         self.note_gone(&mut scan, &present, appeared, gone_after);
         scan
     }
@@ -263,8 +269,9 @@ impl FileScanner {
     }
 
     fn report_unreadable(&mut self, scan: &mut Scan, origin: &str, error: &io::Error) {
-        // Tried again at each look, and told again: the book sees that nothing changed.
-        self.known.insert(origin.to_owned(), Known::unread());
+        // Told again at each look: the book sees that nothing changed.
+        let known = Known { stamp: Stamp::UNREADABLE, reported: true, ..Known::unread() };
+        self.known.insert(origin.to_owned(), known);
         let problem = format!("cannot be read: {error}; check its owner and mode");
         scan.readings.push((origin.to_owned(), Reading::Unreadable(vec![problem])));
     }
@@ -314,7 +321,7 @@ fn makes_no_sense(reading: &Reading) -> bool {
             entries.iter().any(|entry| matches!(entry.state, EntryState::Rejected(_)))
         }
         Reading::Unreadable(_) => true,
-        Reading::Ignored(_) => false,
+        Reading::Ignored(_) | Reading::Pending => false,
     }
 }
 

@@ -50,6 +50,14 @@ pub fn after_exit(pod: &Pod, kind: ContainerKind, container: &Container, exit_co
     }
 }
 
+/// Whether some container's end may restart all of them.
+#[must_use]
+pub(crate) fn may_restart_all(pod: &Pod) -> bool {
+    pod.all_containers().any(|(_, container)| {
+        container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
+    })
+}
+
 /// Whether a container that was stopped for another reason than its own end (a failed probe, a lost state) runs again.
 #[must_use]
 pub(crate) fn restarts_when_killed(pod: &Pod, kind: ContainerKind, container: &Container) -> bool {

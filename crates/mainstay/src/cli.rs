@@ -3,7 +3,7 @@
 use std::{ffi::OsString, io::Write, path::Path, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
-//CLIENT use mainstay_client::ClientCommand;
+use mainstay_client::ClientCommand;
 use mainstay_config::{Loaded, Problem, VersionRequest, load, parse_kubelet_flags};
 use mainstay_types::VERSION;
 
@@ -48,8 +48,8 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    //CLIENT #[command(flatten)]
-    //CLIENT Client(ClientCommand),
+    #[command(flatten)]
+    Client(ClientCommand),
 }
 
 /// Runs what the command line asks for.
@@ -88,7 +88,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "mainstay", &mut script);
             print(&String::from_utf8_lossy(&script))
         }
-        //CLIENT Some(Command::Client(command)) => mainstay_client::run(command),
+        Some(Command::Client(command)) => mainstay_client::run(command),
     }
 }
 

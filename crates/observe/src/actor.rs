@@ -1,7 +1,7 @@
 //! The actor: one owner of the observed state.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use k8s_cri::v1 as cri;
 use mainstay_cri::{Cri, CriError};
 use mainstay_task::TaskGroup;
-use mainstay_types::{ObservedPod, ObservedState, PodUid, RuntimeHealth, labels};
+use mainstay_types::{MadeObjects, ObservedPod, ObservedState, PodUid, ReadWish, RuntimeHealth, labels};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
@@ -52,7 +52,7 @@ impl ObserveConfig {
 pub fn start(
     config: ObserveConfig,
     tasks: &TaskGroup,
-) -> (watch::Receiver<Arc<ObservedState>>, mpsc::Sender<PodUid>) {
+) -> (watch::Receiver<Arc<ObservedState>>, mpsc::Sender<ReadWish>) {
     let (state_sender, state) = watch::channel(Arc::new(ObservedState::unread()));
     let (sender, wishes) = mpsc::channel(REFRESH_BOUND);
     let shutdown = tasks.shutdown();
@@ -62,7 +62,7 @@ pub fn start(
         state: state_sender,
         fingerprints: HashMap::new(),
         reading: HashSet::new(),
-        read_again: HashSet::new(),
+        read_again: HashMap::new(),
         reads: FuturesUnordered::new(),
     };
     tasks.spawn_critical("observe", async move {
@@ -79,12 +79,12 @@ struct Actor {
     /// What the lists said of each pod when it was last read in full.
     fingerprints: HashMap<PodUid, u64>,
     reading: HashSet<PodUid>,
-    read_again: HashSet<PodUid>,
+    read_again: HashMap<PodUid, Option<MadeObjects>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadResult>>,
 }
 
 impl Actor {
-    async fn run(mut self, mut wishes: mpsc::Receiver<PodUid>, mut events: events::EventUids) {
+    async fn run(mut self, mut wishes: mpsc::Receiver<ReadWish>, mut events: events::EventUids) {
         let mut health_tick = tokio::time::interval(self.config.health_period);
         health_tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let relist = tokio::time::sleep(Duration::ZERO);
@@ -93,10 +93,13 @@ impl Actor {
             let room = self.reads.len() < PARALLEL_READS;
             // Every branch is cancel safe: receivers, a pinned sleep, an interval, and a stream polled by reference.
             tokio::select! {
-                Some(uid) = wishes.recv(), if room => self.begin_read(uid),
-                Some(uid) = events.next(), if room => self.begin_read(uid),
+                Some(wish) = wishes.recv(), if room => self.begin_read(wish.uid, wish.made),
+                Some(uid) = events.next(), if room => self.begin_read(uid, None),
                 Some((uid, result)) = self.reads.next() => self.finish_read(uid, result),
                 () = &mut relist => {
+                    if self.state.borrow().runtime.name.is_empty() {
+                        self.check_health(events.connected()).await;
+                    }
                     self.relist().await;
                     let events = self.state.borrow().runtime.events && events.connected();
                     let period = if events { self.config.relist_period_with_events } else { self.config.relist_period };
@@ -107,17 +110,26 @@ impl Actor {
         }
     }
 
-    fn begin_read(&mut self, uid: PodUid) {
+    /// Reads a pod: what is known of it and what was `made` since, or whatever the runtime lists for it.
+    fn begin_read(&mut self, uid: PodUid, made: Option<MadeObjects>) {
         if !self.reading.insert(uid.clone()) {
             // What is being read now may have begun before the wish: read once more afterwards.
-            self.read_again.insert(uid);
+            match self.read_again.entry(uid) {
+                Entry::Occupied(mut waiting) => merge(waiting.get_mut(), made),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(made);
+                }
+            }
             return;
         }
         let cri = self.config.cri.clone();
         let known = self.state.borrow().pods.get(&uid).cloned();
         self.reads.push(Box::pin(async move {
             let begun = Instant::now();
-            let result = read::pod(&cri, &uid, known.as_deref(), begun).await;
+            let result = match made {
+                Some(made) => read::known(&cri, &uid, known.as_deref(), made, begun).await,
+                None => read::pod(&cri, &uid, known.as_deref(), begun).await,
+            };
             // "Nothing is there" is a reading too, and has its time. The next relist takes the empty entry away.
             let nothing = || ObservedPod::nothing(uid.clone(), known.as_ref().map(|pod| pod.full_name.clone()), begun);
             let result = result.map(|pod| Some(pod.unwrap_or_else(nothing)));
@@ -138,8 +150,8 @@ impl Actor {
                 self.fingerprints.remove(&uid);
             }
         }
-        if self.read_again.remove(&uid) {
-            self.begin_read(uid);
+        if let Some(made) = self.read_again.remove(&uid) {
+            self.begin_read(uid, made);
         }
     }
 
@@ -202,9 +214,13 @@ impl Actor {
                 self.fingerprints.remove(uid);
             }
         }
-        // The very first list counts only when everything in it could be read: nothing partial is ever published.
-        let first = self.state.borrow().listed_at.is_none();
-        if complete || !first {
+        // The very first list counts only when everything in it could be read, and the runtime's name, which is shown
+        // with each container ID, is known: nothing partial is ever published.
+        let (first, named) = {
+            let state = self.state.borrow();
+            (state.listed_at.is_none(), !state.runtime.name.is_empty())
+        };
+        if (complete && named) || !first {
             self.apply(changes, complete.then_some(begun));
         }
     }
@@ -279,6 +295,17 @@ impl Actor {
             }
             Err(error) => self.unreachable(&error),
         }
+    }
+}
+
+/// Two wishes for one reading: all that both made, or a search if one of them is not certain.
+fn merge(waiting: &mut Option<MadeObjects>, made: Option<MadeObjects>) {
+    match (waiting.as_mut(), made) {
+        (Some(waiting), Some(made)) => {
+            waiting.sandboxes.extend(made.sandboxes);
+            waiting.containers.extend(made.containers);
+        }
+        _ => *waiting = None,
     }
 }
 

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use mainstay_cri::{Cri, CriError};
 use mainstay_types::{
-    ContainerPhase, ContainerUser, FullName, ObservedContainer, ObservedPod, ObservedSandbox, PodUid, annotations,
-    labels,
+    ContainerId, ContainerPhase, ContainerUser, FullName, MadeObjects, ObservedContainer, ObservedPod,
+    ObservedSandbox, PodUid, SandboxId, annotations, labels,
 };
 
 use crate::termination;
@@ -23,6 +23,69 @@ pub(crate) async fn pod(
     let (sandboxes, containers) =
         tokio::try_join!(cri.list_sandboxes(Some(uid.as_str())), cri.list_containers(Some(uid.as_str())))?;
     listed(cri, uid, sandboxes, containers, known, begun).await
+}
+
+/// Reads what is known of a pod and what was made since, without searching: two cheap calls for a new pod, where a list
+/// makes the runtime look through all it has.
+pub(crate) async fn known(
+    cri: &Cri,
+    uid: &PodUid,
+    known: Option<&ObservedPod>,
+    made: MadeObjects,
+    begun: Instant,
+) -> Result<Option<ObservedPod>, CriError> {
+    let mut sandboxes: Vec<SandboxId> = known.iter().flat_map(|pod| &pod.sandboxes).map(|s| s.id.clone()).collect();
+    sandboxes.extend(made.sandboxes);
+    sandboxes.sort_unstable();
+    sandboxes.dedup();
+    let mut containers: Vec<(ContainerId, SandboxId)> =
+        known.iter().flat_map(|pod| &pod.containers).map(|c| (c.id.clone(), c.sandbox.clone())).collect();
+    containers.extend(made.containers);
+    containers.sort_unstable();
+    containers.dedup();
+    let message_limit = termination::limit(containers.len());
+    let sandbox_reads = sandboxes.into_iter().map(|id| async move {
+        match known.and_then(|known| known.sandboxes.iter().find(|s| s.id == id)).filter(|s| !s.ready) {
+            Some(dead) => Ok(Some((dead.clone(), None))),
+            None => sandbox_status(cri, id.as_str()).await,
+        }
+    });
+    let container_reads = containers.into_iter().map(|(id, sandbox)| async move {
+        match known.and_then(|known| known.containers.iter().find(|c| c.id == id)) {
+            Some(dead) if dead.phase == ContainerPhase::Exited => Ok(Some(dead.clone())),
+            _ => container_status(cri, id, sandbox, message_limit).await,
+        }
+    });
+    let (sandboxes, containers) = tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
+    let mut full_name = known.map(|known| known.full_name.clone());
+    let sandboxes: Vec<_> = sandboxes
+        .into_iter()
+        .flatten()
+        .map(|(sandbox, name)| {
+            if name.is_some() {
+                full_name.clone_from(&name);
+            }
+            sandbox
+        })
+        .collect();
+    let full_name = full_name.unwrap_or_else(|| FullName::new("", ""));
+    Ok(assemble(uid, full_name, begun, sandboxes, containers.into_iter().flatten().collect()))
+}
+
+/// Sorts the parts of a pod, newest first; `None` when there are none.
+fn assemble(
+    uid: &PodUid,
+    full_name: FullName,
+    read_at: Instant,
+    mut sandboxes: Vec<ObservedSandbox>,
+    mut containers: Vec<ObservedContainer>,
+) -> Option<ObservedPod> {
+    if sandboxes.is_empty() && containers.is_empty() {
+        return None;
+    }
+    sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created_at)));
+    containers.sort_by_key(|container| Reverse((container.created_at, container.restart_count)));
+    Some(ObservedPod { uid: uid.clone(), full_name, read_at, sandboxes, containers })
 }
 
 /// Reads a pod whose parts are listed already. What ended before and was read then is not read again.
@@ -45,14 +108,8 @@ pub(crate) async fn listed(
         containers.into_iter().map(|container| read_container(cri, container, known, message_limit));
     let (sandboxes, containers) = tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
 
-    let mut sandboxes: Vec<_> = sandboxes.into_iter().flatten().collect();
-    sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created_at)));
-    let mut containers: Vec<_> = containers.into_iter().flatten().collect();
-    containers.sort_by_key(|container| Reverse((container.created_at, container.restart_count)));
-    if sandboxes.is_empty() && containers.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(ObservedPod { uid: uid.clone(), full_name, read_at, sandboxes, containers }))
+    let (sandboxes, containers) = (sandboxes.into_iter().flatten(), containers.into_iter().flatten());
+    Ok(assemble(uid, full_name, read_at, sandboxes.collect(), containers.collect()))
 }
 
 fn distinct_names(containers: &[cri::Container]) -> usize {
@@ -77,7 +134,12 @@ async fn read_sandbox(
     {
         return Ok(Some(before.clone()));
     }
-    let status = match cri.sandbox_status(&sandbox.id).await {
+    Ok(sandbox_status(cri, &sandbox.id).await?.map(|(sandbox, _)| sandbox))
+}
+
+/// Asks for one sandbox: it, and the name of its pod. `None` when the runtime does not have it.
+async fn sandbox_status(cri: &Cri, id: &str) -> Result<Option<(ObservedSandbox, Option<FullName>)>, CriError> {
+    let status = match cri.sandbox_status(id).await {
         Ok(response) => response.status.unwrap_or_default(),
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error),
@@ -94,15 +156,18 @@ async fn read_sandbox(
             .collect(),
         _ => Vec::new(),
     };
-    Ok(Some(ObservedSandbox {
-        id: sandbox.id.into(),
+    let label = |key: &str| status.labels.get(key).map(String::as_str);
+    let full_name = label(labels::POD_NAME).map(|name| FullName::new(label(labels::POD_NAMESPACE).unwrap_or_default(), name));
+    let sandbox = ObservedSandbox {
+        id: id.into(),
         attempt: status.metadata.map_or(0, |metadata| metadata.attempt),
         ready: status.state == cri::PodSandboxState::SandboxReady as i32,
         created_at: time(status.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
         ips,
         host_network,
         source: status.annotations.get(annotations::CONFIG_SOURCE).map(|source| source.as_str().into()),
-    }))
+    };
+    Ok(Some((sandbox, full_name)))
 }
 
 async fn read_container(
@@ -119,7 +184,17 @@ async fn read_container(
     {
         return Ok(Some(before.clone()));
     }
-    let status = match cri.container_status(&container.id).await {
+    container_status(cri, container.id.into(), container.pod_sandbox_id.into(), message_limit).await
+}
+
+/// Asks for one container. `None` when the runtime does not have it.
+async fn container_status(
+    cri: &Cri,
+    id: ContainerId,
+    sandbox: SandboxId,
+    message_limit: usize,
+) -> Result<Option<ObservedContainer>, CriError> {
+    let status = match cri.container_status(id.as_str()).await {
         Ok(response) => response.status.unwrap_or_default(),
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error),
@@ -132,8 +207,8 @@ async fn read_container(
     let annotation = |key: &str| status.annotations.get(key).map(String::as_str);
     let attempt = status.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
     Ok(Some(ObservedContainer {
-        id: container.id.into(),
-        sandbox: container.pod_sandbox_id.into(),
+        id,
+        sandbox,
         name: status.labels.get(labels::CONTAINER_NAME).map(String::as_str).unwrap_or_default().into(),
         restart_count: annotation(annotations::CONTAINER_RESTART_COUNT)
             .and_then(|text| text.parse().ok())

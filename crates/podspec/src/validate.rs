@@ -12,6 +12,7 @@ mod resources;
 mod security;
 mod spec;
 mod volumes;
+mod not_yet;
 mod warnings;
 
 use std::fmt;

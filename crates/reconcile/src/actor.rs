@@ -15,7 +15,8 @@ use mainstay_checkpoint::WriteError;
 use mainstay_lifecycle::PodMemory;
 use mainstay_task::{Backoff, TaskGroup};
 use mainstay_types::{
-    DesiredPod, DesiredState, Heartbeat, ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid,
+    DesiredPod, DesiredState, Heartbeat, MadeObjects, ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid,
+    ReadWish,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
@@ -45,6 +46,8 @@ pub(crate) enum Report {
         uid: PodUid,
         /// How.
         end: JobEnd,
+        /// What it made; `None` when that is not certain.
+        made: Option<MadeObjects>,
     },
 }
 
@@ -169,7 +172,10 @@ impl Actor {
             match self.pods.get_mut(uid) {
                 None => {
                     info!(pod = %wanted.full_name, pod.uid = %uid, source = %wanted.source, "pod to run");
-                    self.pods.insert(uid.clone(), PodState::new(Arc::clone(wanted), PodMemory::new(now)));
+                    let pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+                    // One that runs already (its record was lost, or another kubelet started it) is ours from now on.
+                    self.shared.records.keep(wanted, &pod.memory);
+                    self.pods.insert(uid.clone(), pod);
                     touched.insert(uid.clone());
                 }
                 // One that is going must be gone before it comes again; `removed` looks for it then.
@@ -193,7 +199,7 @@ impl Actor {
                 touched.insert(uid.clone());
             }
         }
-        self.take_in_orphans(now);
+        touched.extend(self.take_in_orphans(now));
         Some(touched)
     }
 
@@ -217,15 +223,16 @@ impl Actor {
             }
         }
         if self.observed.pods.len() != before.pods.len() || self.shared.config.ownership == Ownership::Everything {
-            self.take_in_orphans(Timestamp::now());
+            touched.extend(self.take_in_orphans(Timestamp::now()));
         }
         Some(touched)
     }
 
-    /// Pods in the runtime that no source wants and that were never ours: upstream's kubelet ends them.
-    fn take_in_orphans(&mut self, now: Timestamp) {
+    /// Pods in the runtime that no source wants and that were never ours: upstream's kubelet ends them. Those found now.
+    fn take_in_orphans(&mut self, now: Timestamp) -> Vec<PodUid> {
+        let mut found = Vec::new();
         if self.shared.config.ownership != Ownership::Everything || !self.desired.synced {
-            return;
+            return found;
         }
         for (uid, observed) in &self.observed.pods {
             if self.pods.contains_key(uid) || self.desired.pods.contains_key(uid) || observed.is_nothing() {
@@ -236,7 +243,9 @@ impl Actor {
             pod.orphan = true;
             pod.let_go(now);
             self.pods.insert(uid.clone(), pod);
+            found.push(uid.clone());
         }
+        found
     }
 
     fn take_report(&mut self, report: Report) -> Option<PodUid> {
@@ -249,7 +258,7 @@ impl Actor {
                 }
                 None
             }
-            Report::Done { uid, end } => {
+            Report::Done { uid, end, made } => {
                 let pod = self.pods.get_mut(&uid)?;
                 pod.worker = None;
                 pod.acted_at = Some(Instant::now());
@@ -265,7 +274,8 @@ impl Actor {
                     pod.failures = 0;
                 }
                 // Nothing is decided before a reading that was begun after this moment.
-                if self.shared.config.refresh.try_send(uid.clone()).is_err() {
+                let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made };
+                if self.shared.config.refresh.try_send(wish).is_err() {
                     // The relist brings it, a little later.
                     pod.wake_at = Some(Timestamp::now());
                 }
@@ -287,7 +297,7 @@ impl Actor {
         }
         for uid in dead {
             error!(pod.uid = %uid, "the pod's worker died; the pod is looked at again");
-            self.take_report(Report::Done { uid, end: JobEnd::Failed });
+            self.take_report(Report::Done { uid, end: JobEnd::Failed, made: None });
         }
     }
 
@@ -343,6 +353,7 @@ impl Actor {
             record,
             job,
             cancel: cancel.clone(),
+            log: worker::MadeLog::default(),
         };
         let name = format!("pod {}", pod.desired.full_name);
         let handle = self.tasks.spawn(name, worker::run(Arc::clone(&self.shared), order));

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use mainstay_cgroup::{CgroupError, CgroupNames, CgroupPath};
 use mainstay_cri::Cri;
 use mainstay_podspec::runtime::{HostResolv, NodeSettings, PodCgroupValues, qos_class};
-use mainstay_types::{EventSink, Heartbeat, PodExt, PodUid};
+use mainstay_types::{EventSink, Heartbeat, PodExt, ReadWish};
 use tokio::sync::mpsc;
 
 /// Everything reconcile works with.
@@ -15,7 +15,7 @@ pub struct ReconcileConfig {
     /// The runtime.
     pub cri: Cri,
     /// Where to wish for a fresh reading of a pod.
-    pub refresh: mpsc::Sender<PodUid>,
+    pub refresh: mpsc::Sender<ReadWish>,
     /// Where to tell of events.
     pub events: EventSink,
     /// Settings and facts that container configurations depend on.

@@ -117,8 +117,12 @@ async fn make(
 
     let id = Box::pin(shared.config.cri.create_container(target.id.as_str(), config, sandbox_config))
         .await
-        .map_err(|error| Failure::new("CreateContainerError", error))?;
+        .map_err(|error| {
+            order.log.uncertain();
+            Failure::new("CreateContainerError", error)
+        })?;
     let id = ContainerId::from(id);
+    order.log.container(&id, &target.id);
     shared.event(desired, who, EventKind::Normal, "Created", "Container created".into());
     shared
         .config
@@ -132,7 +136,7 @@ async fn make(
 
     if let Some(hook) = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref()) {
         shared.report(&desired.uid, Fact::Hooking { id: id.clone() }).await;
-        shared.look(&desired.uid);
+        shared.look(order);
         let pod_ip = target.ips.first().map(String::as_str);
         let ran = order.cancel.cut(hooks::run(shared, order, spec, kind, &id, hook, pod_ip)).await;
         if let Some(Err(message)) = ran {

@@ -151,7 +151,7 @@ async fn pull(
     let who = Some((kind, spec.name.as_str()));
     let asked = spec.image.as_deref().unwrap_or_default();
     // The pull may take long: let clients see the sandbox meanwhile.
-    shared.look(&desired.uid);
+    shared.look(order);
     shared.event(desired, who, EventKind::Normal, "Pulling", format!("Pulling image {asked:?}"));
     let begun = Instant::now();
     let work = async {

@@ -174,6 +174,10 @@ impl PodState {
 
     /// Takes note of what a worker found.
     pub(crate) fn note(&mut self, fact: Fact, max_restart_period: std::time::Duration) {
+        // The next life has begun, or tries to. Not earlier: the status must see the old containers vanish under the flag.
+        if matches!(fact, Fact::Started { .. } | Fact::Held { .. } | Fact::PullFailed { .. }) {
+            self.memory.restarting_all = false;
+        }
         match fact {
             Fact::Held { name, hold } => {
                 self.reasons.insert(name.clone(), hold.reason(hold.since));
@@ -204,7 +208,7 @@ impl PodState {
             Fact::SandboxMade => {
                 self.memory.holds.remove(mainstay_lifecycle::SANDBOX_HOLD);
             }
-            Fact::RestartingAll(on) => self.memory.restarting_all = on,
+            Fact::RestartingAll => self.memory.restarting_all = true,
         }
     }
 

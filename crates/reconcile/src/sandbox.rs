@@ -57,6 +57,13 @@ pub(crate) async fn create(shared: &Shared, order: &Order, attempt: u32, changed
         shared.event(desired, None, EventKind::Warning, "NetworkNotReady", text.clone());
         return Err(fail("NetworkNotReady", text, RETRY_NETWORK));
     }
+    if let Some(class) = pod.spec_ref().runtime_class_name.as_deref().filter(|class| !class.is_empty()) {
+        let text = format!(
+            "Failed to create pod sandbox: RuntimeClass {class:?} not found: there is no API server to read it from; leave runtimeClassName out"
+        );
+        shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());
+        return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
+    }
     if let Err(error) = files::prepare_pod(shared, desired).await {
         warn!(%error, "cannot prepare the pod's directories");
         shared.event(desired, None, EventKind::Warning, "FailedSync", error.to_string());
@@ -71,8 +78,13 @@ pub(crate) async fn create(shared: &Shared, order: &Order, attempt: u32, changed
         }
     };
     let id = match Box::pin(shared.config.cri.run_sandbox(config, "")).await {
-        Ok(id) => SandboxId::from(id),
+        Ok(id) => {
+            let id = SandboxId::from(id);
+            order.log.sandbox(&id);
+            id
+        }
         Err(error) => {
+            order.log.uncertain();
             warn!(%error, "cannot create the pod's sandbox");
             let text = format!("Failed to create pod sandbox: {error}");
             shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());

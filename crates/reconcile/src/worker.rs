@@ -1,13 +1,16 @@
 //! The worker: takes the steps for one pod, one after the other, and reports what it finds.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use jiff::{SignedDuration, Timestamp};
 use mainstay_lifecycle::{Hold, HoldCause, SANDBOX_HOLD, Step};
 use mainstay_task::Shutdown;
 use mainstay_types::{
-    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget, Objects,
-    ObservedPod, PodExt, PodFailure, PodUid, RuntimeHealth, SandboxId,
+    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget, MadeObjects,
+    Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish, RuntimeHealth, SandboxId,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{Instrument, debug, info_span, warn};
@@ -48,8 +51,8 @@ pub(crate) enum Fact {
     Started { name: ContainerName, id: ContainerId },
     /// A sandbox is up.
     SandboxMade,
-    /// All containers are being restarted, or no longer.
-    RestartingAll(bool),
+    /// All containers are being restarted; no longer once one of them is started, or cannot be.
+    RestartingAll,
 }
 
 /// What is to be done.
@@ -83,6 +86,35 @@ pub(crate) struct Order {
     pub(crate) record: Option<PodRecord>,
     pub(crate) job: Job,
     pub(crate) cancel: Cancel,
+    pub(crate) log: MadeLog,
+}
+
+/// What a worker has made so far, so that the reading afterwards need not search for it.
+#[derive(Debug, Default)]
+pub(crate) struct MadeLog {
+    made: Mutex<MadeObjects>,
+    /// A call to make something failed: it may have been made all the same.
+    uncertain: AtomicBool,
+}
+
+impl MadeLog {
+    pub(crate) fn sandbox(&self, id: &SandboxId) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).sandboxes.push(id.clone());
+    }
+
+    pub(crate) fn container(&self, id: &ContainerId, sandbox: &SandboxId) {
+        let entry = (id.clone(), sandbox.clone());
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).containers.push(entry);
+    }
+
+    pub(crate) fn uncertain(&self) {
+        self.uncertain.store(true, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Option<MadeObjects> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.uncertain.load(Ordering::Relaxed)).then(|| made.clone())
+    }
 }
 
 /// Tells a worker to stop between two steps, or in a wait.
@@ -129,9 +161,10 @@ impl Shared {
     }
 
     /// Wishes for a fresh reading, so that clients see what was done before the whole job is.
-    pub(crate) fn look(&self, uid: &PodUid) {
+    pub(crate) fn look(&self, order: &Order) {
+        let (uid, full_name) = (order.desired.uid.clone(), order.desired.full_name.clone());
         // With the channel full a reading is on its way anyway.
-        self.config.refresh.try_send(uid.clone()).ok();
+        self.config.refresh.try_send(ReadWish { uid, full_name, made: order.log.read() }).ok();
     }
 
     pub(crate) fn event(
@@ -190,18 +223,22 @@ impl Shared {
 pub(crate) async fn run(shared: Arc<Shared>, order: Order) {
     let uid = order.desired.uid.clone();
     let span = info_span!("pod", pod = %order.desired.full_name, pod.uid = %uid);
-    let end = Box::pin(carry_out(&shared, order)).instrument(span).await;
-    shared.reports.send(Report::Done { uid, end }).await.ok();
+    let mut order = order;
+    let removes = matches!(order.job, Job::Remove);
+    let end = Box::pin(carry_out(&shared, &mut order)).instrument(span).await;
+    // That nothing is left is for the runtime to say, not for us.
+    let made = order.log.read().filter(|_| !removes);
+    shared.reports.send(Report::Done { uid, end, made }).await.ok();
 }
 
-async fn carry_out(shared: &Shared, mut order: Order) -> JobEnd {
+async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
     let job = std::mem::replace(&mut order.job, Job::Settle);
     match job {
         Job::Sync(steps) => {
-            Box::pin(sync(shared, &mut order, steps)).await;
+            Box::pin(sync(shared, order, steps)).await;
             JobEnd::Done
         }
-        Job::Stop { grace_seconds } => match kill::stop_pod(shared, &order, grace_seconds).await {
+        Job::Stop { grace_seconds } => match kill::stop_pod(shared, order, grace_seconds).await {
             Ok(()) => JobEnd::Done,
             Err(error) => {
                 warn!(%error, "cannot stop the pod; trying again");
@@ -210,14 +247,14 @@ async fn carry_out(shared: &Shared, mut order: Order) -> JobEnd {
                 JobEnd::Failed
             }
         },
-        Job::Settle => match cleanup::settle(shared, &order).await {
+        Job::Settle => match cleanup::settle(shared, order).await {
             Ok(()) => JobEnd::AtRest,
             Err(error) => {
                 debug!(%error, "cannot clean up after the pod; trying again");
                 JobEnd::Failed
             }
         },
-        Job::Remove => match cleanup::remove(shared, &order).await {
+        Job::Remove => match cleanup::remove(shared, order).await {
             Ok(()) => JobEnd::AtRest,
             Err(error) => {
                 warn!(%error, "cannot remove the pod's remains; trying again");
@@ -264,12 +301,11 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 }
             }
             Step::RestartAll { trigger } => {
-                shared.report(&uid, Fact::RestartingAll(true)).await;
+                shared.report(&uid, Fact::RestartingAll).await;
                 if let Err(error) = kill::remove_all_containers(shared, order, trigger.as_str()).await {
                     warn!(%error, "cannot restart all containers; trying again");
                     return;
                 }
-                shared.report(&uid, Fact::RestartingAll(false)).await;
             }
             Step::Remove(id) => {
                 if let Err(error) = shared.config.cri.remove_container(id.as_str()).await {

@@ -180,6 +180,8 @@ where
         .header_read_timeout(IDLE)
         .max_header_size(MAX_HEADER_BYTES)
         .max_buf_size(MAX_BUFFER_BYTES)
+        // Names in the spelling that Go sends, for those who search headers as text.
+        .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // The connection itself is never dropped half-way: after the signal it goes on, with a deadline.

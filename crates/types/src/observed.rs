@@ -33,6 +33,27 @@ impl ObservedState {
     }
 }
 
+/// A wish for a fresh reading of one pod.
+#[derive(Clone, Debug)]
+pub struct ReadWish {
+    /// The pod.
+    pub uid: PodUid,
+    /// Its name, in case nothing is known of it yet.
+    pub full_name: FullName,
+    /// What was made since the last reading, so that it need not be searched for; `None` when that is not certain, and
+    /// the runtime must be asked to list what the pod has.
+    pub made: Option<MadeObjects>,
+}
+
+/// Objects made in the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MadeObjects {
+    /// Sandboxes.
+    pub sandboxes: Vec<SandboxId>,
+    /// Containers, each with its sandbox.
+    pub containers: Vec<(ContainerId, SandboxId)>,
+}
+
 /// The runtime's own word about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeHealth {

@@ -17,6 +17,24 @@ fn path(text: &str) -> CgroupPath {
 }
 
 #[test]
+fn v1_cgroups_that_the_runtime_made_in_other_hierarchies_are_removed_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    files(root, &[("memory/tasks", ""), ("systemd/cgroup.procs", ""), ("unified/cgroup.procs", "")]);
+    for made_by_the_runtime in ["systemd/kubepods/podx/c1", "unified/kubepods/podx", "other/kubepods/podx"] {
+        fs::create_dir_all(root.join(made_by_the_runtime)).unwrap();
+    }
+    let cgroups = Cgroups::open(root).unwrap();
+    cgroups.create(&path("/kubepods/podx")).unwrap();
+    cgroups.remove(&path("/kubepods/podx")).unwrap();
+    for (left, parent) in [(false, "memory"), (false, "systemd"), (false, "unified"), (true, "other")] {
+        assert_eq!(root.join(parent).join("kubepods/podx").exists(), left, "{parent}");
+    }
+    cgroups.create(&path("/kubepods/pody")).unwrap();
+    assert!(!root.join("systemd/kubepods/pody").exists(), "we make none there ourselves");
+}
+
+#[test]
 fn v1_fixture() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();

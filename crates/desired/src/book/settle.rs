@@ -25,7 +25,10 @@ pub(super) struct Settling<'a> {
     taken: BTreeMap<Identity, Arc<str>>,
     /// Who has which UID.
     uids: BTreeMap<PodUid, (Identity, Arc<str>)>,
+    /// Part of the desired state.
     kept: BTreeSet<HeldKey>,
+    /// Not part of it because somebody else has the object or the UID, but its file is still there.
+    displaced: BTreeSet<HeldKey>,
     verdicts: Vec<FileVerdict>,
 }
 
@@ -36,7 +39,7 @@ impl<'a> Settling<'a> {
         deliver: Option<Option<&'a ObservedState>>,
         now: Timestamp,
         consequences: &'a mut Consequences,
-    ) -> Vec<FileVerdict> {
+    ) -> (Vec<FileVerdict>, BTreeSet<HeldKey>) {
         let mut pass = Self {
             node_name: &book.node_name,
             held: &mut book.held,
@@ -47,6 +50,7 @@ impl<'a> Settling<'a> {
             taken: BTreeMap::new(),
             uids: BTreeMap::new(),
             kept: BTreeSet::new(),
+            displaced: BTreeSet::new(),
             verdicts: Vec::new(),
         };
         for ((source, origin), reading) in &mut book.origins {
@@ -55,11 +59,14 @@ impl<'a> Settling<'a> {
         pass.strike_out(delivered);
         let mut verdicts = std::mem::take(&mut pass.verdicts);
         pass.tell(&mut verdicts, &book.state.verdicts);
-        verdicts
+        (verdicts, pass.kept)
     }
 
     fn place(&mut self, source: PodSource, origin: &Arc<str>, reading: &mut Reading) {
         match reading {
+            Reading::Pending => {
+                self.keep_rest(source, origin);
+            }
             Reading::Ignored(why) => self.rule(origin, None, Ruling::Ignored { why: why.clone() }),
             Reading::Unreadable(problems) => {
                 let previous_kept = self.keep_rest(source, origin);
@@ -70,43 +77,44 @@ impl<'a> Settling<'a> {
                     let warnings = vec!["it holds an empty list".to_owned()];
                     self.rule(origin, None, Ruling::Accepted { warnings });
                 }
-                // Documents that say what they are claim their place first, because one that does not may have been
-                // any of the rest.
-                let mut nameless = Vec::new();
-                for entry in entries {
-                    match entry.identity.clone() {
-                        Some(identity) => {
-                            let key = HeldKey { source, origin: Arc::clone(origin), identity };
-                            let ruling = self.document(&key, entry);
-                            self.rule(origin, Some(key.identity.to_string()), ruling);
-                        }
-                        None => {
-                            nameless.push(self.verdicts.len());
-                            let problems = entry.problems();
-                            self.rule(
-                                origin,
-                                Some(entry.place.clone()),
-                                Ruling::Rejected { problems, previous_kept: false },
-                            );
-                        }
+                // Fit documents claim their objects first; then unfit ones keep what they were before, if it is still
+                // free; and one that does not even say what it is may have been any of the rest.
+                let place = |entry: &Entry| match (&entry.state, &entry.identity) {
+                    (EntryState::Candidate(_) | EntryState::Taken, Some(_)) => 0,
+                    (EntryState::Rejected(_), Some(_)) => 1,
+                    (_, None) => 2,
+                };
+                let mut rulings = BTreeMap::new();
+                for turn in 0..=2 {
+                    for (index, entry) in
+                        entries.iter_mut().enumerate().filter(|(_, entry)| place(entry) == turn)
+                    {
+                        rulings.entry(index).or_insert_with(|| self.document(source, origin, entry));
                     }
                 }
-                if !nameless.is_empty() && self.keep_rest(source, origin) {
-                    for verdict in nameless {
-                        if let Some(FileVerdict { ruling: Ruling::Rejected { previous_kept, .. }, .. }) =
-                            self.verdicts.get_mut(verdict)
-                        {
-                            *previous_kept = true;
-                        }
-                    }
+                for (object, ruling) in rulings.into_values() {
+                    self.rule(origin, Some(object), ruling);
                 }
             }
         }
     }
 
+    fn document(&mut self, source: PodSource, origin: &Arc<str>, entry: &mut Entry) -> (String, Ruling) {
+        let Some(identity) = entry.identity.clone() else {
+            let previous_kept = self.keep_rest(source, origin);
+            return (entry.place.clone(), Ruling::Rejected { problems: entry.problems(), previous_kept });
+        };
+        let key = HeldKey { source, origin: Arc::clone(origin), identity };
+        let ruling = self.named_document(&key, entry);
+        (key.identity.to_string(), ruling)
+    }
+
     /// Rules over a document whose object is known.
-    fn document(&mut self, key: &HeldKey, entry: &mut Entry) -> Ruling {
-        if let Some(other) = self.taken.get(&key.identity) {
+    fn named_document(&mut self, key: &HeldKey, entry: &mut Entry) -> Ruling {
+        if let Some(other) = self.taken.get(&key.identity)
+            && !matches!(entry.state, EntryState::Rejected(_))
+        {
+            self.displaced.insert(key.clone());
             let place = if **other == *key.origin {
                 "earlier in this file".to_owned()
             } else {
@@ -121,7 +129,9 @@ impl<'a> Settling<'a> {
         match &mut entry.state {
             EntryState::Rejected(problems) => {
                 let problems = problems.clone();
-                let previous_kept = self.keep(key);
+                // What is kept under this key may be another document of this file, which is not the previous one.
+                let free = !self.kept.contains(key);
+                let previous_kept = self.keep(key) && free;
                 Ruling::Rejected { problems, previous_kept }
             }
             EntryState::Taken => {
@@ -256,6 +266,7 @@ impl<'a> Settling<'a> {
             return true;
         }
         if self.taken.contains_key(&key.identity) {
+            self.displaced.insert(key.clone());
             return false;
         }
         let uid = held.uid.clone();
@@ -264,6 +275,7 @@ impl<'a> Settling<'a> {
             .get(&uid)
             .is_some_and(|(identity, origin)| *identity == key.identity && *origin == key.origin);
         if !claimed_already && self.claim_uid(key, Some(&uid)).is_err() {
+            self.displaced.insert(key.clone());
             return false;
         }
         self.taken.insert(key.identity.clone(), Arc::clone(&key.origin));
@@ -292,7 +304,12 @@ impl<'a> Settling<'a> {
         if self.deliver.is_none() {
             return;
         }
-        let gone: Vec<HeldKey> = self.held.keys().filter(|key| !self.kept.contains(*key)).cloned().collect();
+        let gone: Vec<HeldKey> = self
+            .held
+            .keys()
+            .filter(|key| !self.kept.contains(*key) && !self.displaced.contains(*key))
+            .cloned()
+            .collect();
         for key in gone {
             if let Some(held) = self.held.remove(&key) {
                 let (object, origin) = (key.identity.to_string(), Arc::clone(&key.origin));

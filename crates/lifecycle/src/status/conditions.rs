@@ -8,6 +8,7 @@ use mainstay_types::TerminalPhase;
 
 use super::StatusInput;
 use crate::{
+    restart::may_restart_all,
     sandbox::{SandboxVerdict, judge_sandbox},
     views::{self, Phase},
 };
@@ -25,8 +26,8 @@ pub(super) fn conditions(
     let containers_ready = containers_ready(input, phase, init, regular);
     let ready = ready(input, &containers_ready);
     let mut conditions = Vec::with_capacity(6);
-    if input.outcome.restarting_all {
-        conditions.push(condition(input, "AllContainersRestarting", (true, None, None), now.clone()));
+    if may_restart_all(input.pod) {
+        conditions.push(condition(input, "AllContainersRestarting", all_restarting(input, phase), now.clone()));
     }
     conditions.extend([
         condition(input, "PodReadyToStartContainers", ready_to_start(input), now.clone()),
@@ -36,6 +37,14 @@ pub(super) fn conditions(
         condition(input, "PodScheduled", (true, None, None), now),
     ]);
     conditions
+}
+
+fn all_restarting(input: &StatusInput<'_>, phase: Phase) -> Verdict {
+    match phase {
+        Phase::Over(TerminalPhase::Succeeded) => (false, Some("PodCompleted"), None),
+        Phase::Over(TerminalPhase::Failed) => (false, Some("PodFailed"), None),
+        _ => (input.outcome.restarting_all, None, None),
+    }
 }
 
 fn ready_to_start(input: &StatusInput<'_>) -> Verdict {

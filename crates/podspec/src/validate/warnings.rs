@@ -34,6 +34,7 @@ pub fn pod_warnings(pod: &Pod) -> Vec<String> {
         ),
         _ => {}
     }
+    warnings.extend(super::not_yet::not_yet(pod));
     warnings
 }
 

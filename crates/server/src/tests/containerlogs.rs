@@ -290,7 +290,9 @@ async fn a_follower_ends_when_the_pod_is_gone_and_at_shutdown() {
     assert_eq!(stream.chunk().await, None);
 
     publish_running(&fixture, &log, ContainerPhase::Running, 3);
-    let mut stream = fixture.open("/containerLogs/default/web/c?follow=1&tailLines=0").await;
+    let mut stream = fixture.open("/containerLogs/default/web/c?follow=1&tailLines=1").await;
+    // The header is there before the file is opened, so only a line tells that it is being followed.
+    assert_eq!(stream.chunk().await.as_deref(), Some("one\n"));
     append_log(&log, "two");
     assert_eq!(stream.chunk().await.as_deref(), Some("two\n"));
     let (drained, end) = tokio::join!(fixture.tasks.drain(PATIENCE), stream.chunk());

@@ -77,7 +77,8 @@ async fn a_busy_read_only_port_is_an_error_and_leaves_no_socket() {
 #[tokio::test]
 async fn a_busy_healthz_port_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
-    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Not 127.0.0.1: a connection to a free port there may, by chance, begin at that very port and meet itself.
+    let busy = std::net::TcpListener::bind("127.0.0.77:0").unwrap();
     let address = busy.local_addr().unwrap();
     let bound =
         bind(ServerConfig { healthz: Some(address), ..config(directory.path().join("mainstay.sock")) })

@@ -51,18 +51,18 @@ async fn a_slow_watcher_skips_to_the_newest_state() {
     // Large enough that the socket's buffers and ours are full long before the client has all of it.
     let large = |generation: u64| {
         let pods =
-            (0..60).map(|i| simple_pod(&format!("p{i:02}"), &format!("{generation}-{}", "x".repeat(50_000))));
+            (0..40).map(|i| simple_pod(&format!("p{i:02}"), &format!("{generation}-{}", "x".repeat(30_000))));
         snapshot(generation, pods.collect(), vec![])
     };
     fixture.publish(large(0));
     let mut stream = fixture.open("/pods?watch=1").await;
-    for generation in 1..=30 {
+    for generation in 1..=20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         fixture.publish(large(generation));
     }
     let mut told = 0;
     let mut newest: HashMap<String, String> = HashMap::new();
-    while newest.len() < 60 || newest.values().any(|generation| generation != "30") {
+    while newest.len() < 40 || newest.values().any(|generation| generation != "20") {
         let (kind, pod) = stream.event().await;
         if kind == "BOOKMARK" {
             continue;
@@ -72,7 +72,7 @@ async fn a_slow_watcher_skips_to_the_newest_state() {
         let generation = message.split('-').next().unwrap().to_owned();
         newest.insert(pod["metadata"]["name"].as_str().unwrap().to_owned(), generation);
     }
-    assert!(told < 60 * 12, "30 generations of 60 pods, and {told} events: the stream queued them");
+    assert!(told < 40 * 10, "20 generations of 40 pods, and {told} events: the stream queued them");
 }
 
 #[tokio::test]

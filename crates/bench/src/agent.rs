@@ -1,0 +1,199 @@
+//! One agent, measured from outside: by files that go in and answers that come out.
+
+use std::{
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::{List, api::core::v1::Pod};
+use mainstay_testkit::{Containerd, Http, Node};
+
+use crate::{Plan, pods, process};
+
+/// Which agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Mainstay,
+    Upstream,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    /// File renamed into place → Running in `/pods`.
+    pub(crate) single: Vec<Duration>,
+    /// All files → all Running.
+    pub(crate) all: Duration,
+    /// Resident memory at rest with all pods, in KiB.
+    pub(crate) rss_kib: u64,
+    /// Its peak so far.
+    pub(crate) peak_kib: u64,
+    /// CPU at rest, in percent of a core.
+    pub(crate) idle_cpu: f64,
+    /// The runtime's CPU in the same time.
+    pub(crate) runtime_cpu: f64,
+    /// One `/pods` on a new connection, median.
+    pub(crate) list: Duration,
+    /// SIGKILL and start → `/pods` complete, every pod Running.
+    pub(crate) restart: Duration,
+    /// Lists that were served before and were not complete.
+    pub(crate) partial: usize,
+}
+
+/// Poll this often while something is awaited.
+const FINE: Duration = Duration::from_millis(2);
+const COARSE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(180);
+
+pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
+    let containerd = Containerd::start(plan.flavor)?;
+    containerd.instance().make_cgroup()?;
+    let builder = Node::builder().containerd(&containerd).config("maxPods: 1000\n");
+    let builder = match kind {
+        Kind::Mainstay => builder.program(&plan.mainstay),
+        Kind::Upstream => builder.upstream(),
+    };
+    let mut node = builder.start()?;
+    let http = match kind {
+        Kind::Mainstay => node.http(),
+        Kind::Upstream => Http::Tcp(node.read_only()),
+    };
+
+    let mut single = Vec::new();
+    for round in 0..=plan.rounds {
+        let name = format!("one-{round}");
+        let staged = stage(&node, &name)?;
+        let begun = Instant::now();
+        std::fs::rename(&staged, node.manifests().join(format!("{name}.json")))?;
+        wait(&http, FINE, |pods| running(pods, &name) == 1)?;
+        // The first one warms everything up.
+        if round > 0 {
+            single.push(begun.elapsed());
+        }
+        sleep(Duration::from_millis(300));
+    }
+    for round in 0..=plan.rounds {
+        std::fs::remove_file(node.manifests().join(format!("one-{round}.json")))?;
+    }
+    wait(&http, COARSE, |pods| pods.items.is_empty())?;
+    println!("  single pods done");
+    sleep(Duration::from_secs(3));
+
+    let staged: Vec<(String, PathBuf)> = (0..plan.pods)
+        .map(|number| {
+            let name = format!("all-{number}");
+            stage(&node, &name).map(|path| (name, path))
+        })
+        .collect::<Result<_>>()?;
+    let begun = Instant::now();
+    for (name, path) in &staged {
+        std::fs::rename(path, node.manifests().join(format!("{name}.json")))?;
+    }
+    wait(&http, COARSE, |pods| running(pods, "all-") == plan.pods)?;
+    let all = begun.elapsed();
+    println!("  {} pods run after {:.1} s", plan.pods, all.as_secs_f64());
+
+    sleep(Duration::from_secs(20));
+    let pid = node.pid().context("the agent has ended")?;
+    let runtime_pid = containerd.pid().context("containerd has ended")?;
+    let (before, runtime_before) = (process::cpu_time(pid)?, process::cpu_time(runtime_pid)?);
+    let begun = Instant::now();
+    sleep(plan.idle);
+    let elapsed = begun.elapsed().as_secs_f64();
+    let percent = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / elapsed * 100.0;
+    let idle_cpu = percent(process::cpu_time(pid)?, before);
+    let runtime_cpu = percent(process::cpu_time(runtime_pid)?, runtime_before);
+    let (rss_kib, peak_kib) = process::memory_kib(pid)?;
+    println!("  at rest: {:.1} MB, {idle_cpu:.2} % of a core", kib_to_mb(rss_kib));
+
+    let mut lists: Vec<Duration> = Vec::new();
+    for _ in 0..200 {
+        let begun = Instant::now();
+        http.get("/pods")?;
+        lists.push(begun.elapsed());
+    }
+    let list = median(&mut lists);
+
+    node.kill9();
+    let begun = Instant::now();
+    node.spawn_again()?;
+    let mut partial = 0;
+    loop {
+        if let Some(pods) = list_pods(&http) {
+            if running(&pods, "all-") == plan.pods {
+                break;
+            }
+            partial += 1;
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("the restarted agent does not show all pods running");
+        }
+        sleep(FINE);
+    }
+    let restart = begun.elapsed();
+    println!("  complete {:.2} s after SIGKILL and start", restart.as_secs_f64());
+    drop(node);
+    containerd.remove()?;
+    Ok(Figures { single, all, rss_kib, peak_kib, idle_cpu, runtime_cpu, list, restart, partial })
+}
+
+/// Writes a manifest beside the directory, to be renamed into it.
+fn stage(node: &Node, name: &str) -> Result<PathBuf> {
+    let dir = node.root().join("staged");
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.join(format!("{name}.json"));
+    std::fs::write(&path, pods::manifest(name))?;
+    Ok(path)
+}
+
+fn list_pods(http: &Http) -> Option<List<Pod>> {
+    let response = http.get("/pods").ok().filter(|response| response.status == 200)?;
+    serde_json::from_slice::<PodItems>(&response.body).ok().map(|items| List { items: items.0, metadata: Default::default() })
+}
+
+/// Upstream writes an empty list as null.
+struct PodItems(Vec<Pod>);
+
+impl<'de> k8s_openapi::serde::Deserialize<'de> for PodItems {
+    fn deserialize<D: k8s_openapi::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut value = serde_json::Value::deserialize(deserializer)?;
+        let items = value.get_mut("items").map(serde_json::Value::take).unwrap_or_default();
+        let items: Option<Vec<Pod>> = serde_json::from_value(items).map_err(k8s_openapi::serde::de::Error::custom)?;
+        Ok(Self(items.unwrap_or_default()))
+    }
+}
+
+fn running(pods: &List<Pod>, prefix: &str) -> usize {
+    pods.items
+        .iter()
+        .filter(|pod| pod.metadata.name.as_deref().is_some_and(|name| name.starts_with(prefix)))
+        .filter(|pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running"))
+        .count()
+}
+
+fn wait(http: &Http, pause: Duration, done: impl Fn(&List<Pod>) -> bool) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        if list_pods(http).is_some_and(|pods| done(&pods)) {
+            return Ok(());
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("not reached within {} s", PATIENCE.as_secs());
+        }
+        sleep(pause);
+    }
+}
+
+/// The middle one.
+pub(crate) fn median(values: &mut [Duration]) -> Duration {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// Decimal megabytes.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+pub(crate) fn kib_to_mb(kib: u64) -> f64 {
+    (kib * 1024) as f64 / 1e6
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask bench`: mainstay, upstream's kubelet and a bare CRI client on the same runtime with the same pods, in one run.
+//!
+//! Absolute figures move with the machine; what counts is the ratio. The *floor* is what the same CRI calls need when
+//! nothing but a bare client makes them: no agent can be faster than that.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command-line program reports on standard output")]
+
+mod agent;
+mod floor;
+mod pods;
+mod process;
+mod report;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use mainstay_testkit::Flavor;
+
+const USAGE: &str = "\
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--no-upstream] [--write]
+
+  --pods N            pods at once (default 100)
+  --rounds N          single pods, one after the other (default 10)
+  --idle SECONDS      how long CPU is measured at rest (default 30)
+  --containerd V      Debian's 1.6 (default) or 2.4 built from Go modules
+  --no-upstream       without upstream's kubelet
+  --write             also write docs/benchmarks.md
+";
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) pods: usize,
+    pub(crate) rounds: usize,
+    pub(crate) idle: Duration,
+    pub(crate) flavor: Flavor,
+    pub(crate) upstream: bool,
+    pub(crate) write: bool,
+    pub(crate) mainstay: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match plan().and_then(|plan| run(&plan)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn plan() -> Result<Plan> {
+    let mut plan = Plan {
+        pods: 100,
+        rounds: 10,
+        idle: Duration::from_secs(30),
+        flavor: Flavor::Debian16,
+        upstream: true,
+        write: false,
+        mainstay: mainstay_testkit::workspace_root().join("target/release/mainstay"),
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || -> Result<u64> {
+            let text = args.next().with_context(|| format!("{arg} needs a number\n\n{USAGE}"))?;
+            text.parse().with_context(|| format!("{arg} {text}: not a number"))
+        };
+        match arg.as_str() {
+            "--pods" => plan.pods = usize::try_from(number()?)?,
+            "--rounds" => plan.rounds = usize::try_from(number()?)?,
+            "--idle" => plan.idle = Duration::from_secs(number()?),
+            "--containerd" => {
+                plan.flavor = match args.next().as_deref() {
+                    Some("1.6") => Flavor::Debian16,
+                    Some("2.4") => Flavor::Built24,
+                    _ => bail!("--containerd takes 1.6 or 2.4"),
+                }
+            }
+            "--no-upstream" => plan.upstream = false,
+            "--write" => plan.write = true,
+            other => bail!("unknown: {other}\n\n{USAGE}"),
+        }
+    }
+    if let Some(binary) = std::env::var_os("MAINSTAY_BIN") {
+        plan.mainstay = binary.into();
+    }
+    if !plan.mainstay.exists() {
+        bail!("{} is missing; `cargo xtask bench` builds it", plan.mainstay.display());
+    }
+    Ok(plan)
+}
+
+fn run(plan: &Plan) -> Result<()> {
+    println!("floor: a bare CRI client");
+    let floor = floor::measure(plan).context("the floor")?;
+    println!("mainstay");
+    let mainstay = agent::measure(plan, agent::Kind::Mainstay).context("mainstay")?;
+    let upstream = if plan.upstream {
+        println!("upstream's kubelet");
+        Some(agent::measure(plan, agent::Kind::Upstream).context("upstream's kubelet")?)
+    } else {
+        None
+    };
+    report::print(plan, &floor, &mainstay, upstream.as_ref())
+}

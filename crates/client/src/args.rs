@@ -1,0 +1,201 @@
+//! The command line of the client verbs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
+use mainstay_config::GoDuration;
+
+/// Look at the node that mainstay runs on this machine
+#[derive(Clone, Debug, Subcommand)]
+pub enum ClientCommand {
+    /// List the pods of this node
+    #[command(visible_alias = "po")]
+    Pods(PodsArgs),
+    /// Show one pod in detail: containers, conditions, events, the file it came from
+    #[command(subcommand)]
+    Describe(DescribeCommand),
+    /// Print the log of a container
+    Logs(LogsArgs),
+    /// Show what happened to the pods of this node
+    Events(EventsArgs),
+    /// Show what became of each manifest file: accepted, rejected and why, or ignored
+    Manifests(ManifestsArgs),
+    /// Show the node itself: version, container runtime, counts
+    Node(NodeArgs),
+}
+
+/// What can be described.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DescribeCommand {
+    /// Show one pod in detail
+    #[command(visible_alias = "po", alias = "pods")]
+    Pod(DescribePodArgs),
+}
+
+/// How to reach mainstay.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConnectArgs {
+    /// The socket to connect to [default: mainstay.sock in --root-dir, or $MAINSTAY_SOCKET]
+    #[arg(long, value_name = "PATH", conflicts_with = "root_dir", help_heading = "Connection")]
+    pub socket: Option<PathBuf>,
+    /// The root directory of the mainstay to ask [default: /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", help_heading = "Connection")]
+    pub root_dir: Option<PathBuf>,
+}
+
+/// `mainstay pods`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PodsArgs {
+    /// Only these pods: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub names: Vec<String>,
+    /// Only pods of this namespace
+    #[arg(short, long, conflicts_with = "all_namespaces")]
+    pub namespace: Option<String>,
+    /// Pods of all namespaces (this is the default)
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only pods with these labels: key=value, key!=value, key or !key, separated by commas
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<String>,
+    /// Go on and show each change
+    #[arg(short, long)]
+    pub watch: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: ListFormat,
+    /// Leave the line with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay describe pod`.
+#[derive(Args, Clone, Debug)]
+pub struct DescribePodArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD", required = true)]
+    pub names: Vec<String>,
+    /// The pod's namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay logs`.
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    pub pod: String,
+    /// The container; only needed if the pod has several
+    #[arg(short, long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// The pod's namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Go on with what is logged later, until the container stops
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Begin with the last so many lines; -1 for all
+    #[arg(long, value_name = "LINES", default_value_t = -1, allow_negative_numbers = true)]
+    pub tail: i64,
+    /// Only lines of the last so long, such as 5m or 1h30m
+    #[arg(long, value_name = "DURATION", conflicts_with = "since_time")]
+    pub since: Option<GoDuration>,
+    /// Only lines since this time, such as 2026-01-31T15:04:05Z
+    #[arg(long, value_name = "TIME")]
+    pub since_time: Option<Timestamp>,
+    /// Put the time in front of each line
+    #[arg(long)]
+    pub timestamps: bool,
+    /// The log of the container before it was last restarted
+    #[arg(short, long)]
+    pub previous: bool,
+    /// End after so many bytes
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit_bytes: Option<u64>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay events`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct EventsArgs {
+    /// Only events of this pod: NAME or NAMESPACE/NAME
+    #[arg(long, value_name = "POD")]
+    pub pod: Option<String>,
+    /// Only events of this namespace
+    #[arg(short, long, conflicts_with = "all_namespaces")]
+    pub namespace: Option<String>,
+    /// Events of all namespaces and of the node (this is the default)
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Go on and show what happens
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Print the events as data; with --watch one line of JSON (or one YAML document) per event
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// Leave the line with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay manifests`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ManifestsArgs {
+    /// Print the verdicts as data
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// Leave the line with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay node`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NodeArgs {
+    /// Print as data
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// How a list of pods is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// A table
+    #[default]
+    Table,
+    /// A table with addresses and node
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// pod/NAME, one in a line
+    Name,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StructuredFormat {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}

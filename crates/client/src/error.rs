@@ -1,0 +1,78 @@
+//! What can go wrong, told so that the reader knows what to do.
+
+use std::{error::Error, io, path::PathBuf};
+
+use http::StatusCode;
+
+/// Why a verb failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    #[error("no mainstay answers at {path}; is it running? (mainstay run, or systemctl status mainstay)", path = path.display())]
+    NobodyAnswers { path: PathBuf },
+    #[error("may not open {path}; run as root", path = path.display())]
+    NotPermitted { path: PathBuf },
+    #[error("cannot connect to {path}", path = path.display())]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("mainstay did not answer {request} within {seconds} s; look at its log, and at `mainstay node`")]
+    Silent { request: String, seconds: u64 },
+    #[error("the answer to {request} broke off; has mainstay been stopped?")]
+    BrokeOff { request: String, source: hyper::Error },
+    #[error("mainstay has ended, and the watch with it")]
+    WatchEnded,
+    #[error("{text}")]
+    Refused { status: StatusCode, text: String },
+    #[error(
+        "the answer to {request} cannot be understood; are mainstay and this command of the same version?"
+    )]
+    Unreadable { request: String, source: serde_json::Error },
+    #[error("cannot make a request for {request}")]
+    Request { request: String, source: http::Error },
+    #[error("there is no pod {name}{hint}")]
+    NoSuchPod { name: String, hint: String },
+    #[error("{name} may be any of {choices}; name one of these")]
+    Ambiguous { name: String, choices: String },
+    #[error("pod {pod} has several containers; choose one with -c: {choices}")]
+    ChooseContainer { pod: String, choices: String },
+    #[error("pod {pod} has no container {name:?}; it has: {choices}")]
+    NoSuchContainer { pod: String, name: String, choices: String },
+    #[error(
+        "the label selector {selector:?} is not understood at {part:?}; write key=value, key!=value, key or !key"
+    )]
+    Selector { selector: String, part: String },
+    #[error("--since must be more than nothing; write a duration such as 5m")]
+    Since,
+    #[error("cannot print this as YAML")]
+    Yaml { source: serde_yaml_ng::Error },
+    #[error("cannot write the output")]
+    Output { source: io::Error },
+    #[error("cannot start an async runtime")]
+    Runtime { source: io::Error },
+}
+
+impl ClientError {
+    /// Whether the reader of our output simply had enough.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output { source } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// The process's exit code, as documented in the crate.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NobodyAnswers { .. } | Self::NotPermitted { .. } | Self::Connect { .. } => 3,
+            Self::Selector { .. } | Self::Since => 2,
+            _ => 1,
+        }
+    }
+
+    /// The message and its causes in one line.
+    pub(crate) fn whole_chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}

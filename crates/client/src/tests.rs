@@ -1,0 +1,720 @@
+//! Every verb against a real server on a real socket, in one process.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_server::{ServerConfig, ServerState, bind};
+use mainstay_snapshot::{EventStoreConfig, go_json, start_events};
+use mainstay_task::TaskGroup;
+use mainstay_types::{
+    ContainerPhase, DesiredState, Event, EventKind, EventSink, EventTarget, FileVerdict, FullName, Heartbeat,
+    NodeSnapshot, ObservedContainer, ObservedPod, ObservedState, PodUid, PodView, Ruling, RuntimeHealth,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: ClientCommand,
+}
+
+/// A server, and the ends that feed it.
+struct Fixture {
+    directory: tempfile::TempDir,
+    snapshots: watch::Sender<Option<Arc<NodeSnapshot>>>,
+    events: EventSink,
+    tasks: TaskGroup,
+}
+
+impl Fixture {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let bound = bind(ServerConfig {
+            socket: directory.path().join("mainstay.sock"),
+            read_only: None,
+            healthz: None,
+            sync_frequency: Duration::from_secs(60),
+            split_log_streams: false,
+        })
+        .unwrap();
+        let tasks = TaskGroup::new();
+        let (snapshots, snapshot) = watch::channel(None);
+        let (events, receiver) = EventSink::bounded(64);
+        let reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
+        bound.serve(ServerState { snapshot, events: reader, heartbeat: Heartbeat::default() }, &tasks);
+        Self { directory, snapshots, events, tasks }
+    }
+
+    fn publish(&self, pods: &[Value]) {
+        self.snapshots.send_replace(Some(Arc::new(snapshot(pods, self.directory.path()))));
+    }
+
+    fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs a verb to its end.
+    async fn run(&self, arguments: &[&str]) -> Ran {
+        let (command, output, ran) = self.prepare(arguments);
+        let mut output = output;
+        let result =
+            tokio::time::timeout(PATIENCE, execute(command, &mut output)).await.expect("an end in time");
+        let mut ran = ran;
+        ran.code = if let Err(error) = &result {
+            output.complain(error);
+            error.exit_code()
+        } else {
+            0
+        };
+        ran
+    }
+
+    fn prepare(&self, arguments: &[&str]) -> (ClientCommand, Output, Ran) {
+        let root = self.root().to_str().unwrap();
+        let connect = ["--root-dir", root];
+        let all = ["mainstay"].iter().chain(arguments).chain(&connect);
+        let command = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{error}")).command;
+        let ran = Ran::default();
+        let output = Output::new(ran.out.clone(), ran.err.clone());
+        (command, output, ran)
+    }
+
+    fn tell(&self, pod: &str, reason: &'static str, message: &str) {
+        let target = EventTarget::Pod {
+            uid: PodUid::from(format!("uid-{pod}")),
+            full_name: FullName::new("default", &format!("{pod}-node1")),
+            field_path: None,
+        };
+        let time = Timestamp::now() - SignedDuration::from_secs(90);
+        let event = Event { target, kind: EventKind::Warning, reason, message: message.into(), time };
+        assert!(self.events.send(event));
+    }
+}
+
+/// What a verb printed.
+#[derive(Clone, Default)]
+struct Ran {
+    out: Buffer,
+    err: Buffer,
+    code: u8,
+}
+
+#[derive(Clone, Default)]
+struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Buffer {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    fn printed(&self) -> String {
+        assert_eq!((self.code, self.err.text().as_str()), (0, ""));
+        self.out.text()
+    }
+
+    #[track_caller]
+    fn failed(&self, code: u8) -> String {
+        assert_eq!((self.code, self.out.text().as_str()), (code, ""), "{}", self.err.text());
+        self.err.text()
+    }
+
+    /// Waits until the output satisfies `check`.
+    async fn wait(&self, check: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.out.text();
+            if check(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "so far: {text}{}", self.err.text());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A pod as it would be published; `id` is its container's.
+fn pod(namespace: &str, name: &str, status: Value) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("{name}-node1"), "namespace": namespace, "uid": format!("uid-{name}"),
+            "labels": {"app": name},
+            "annotations": {"kubernetes.io/config.source": "file"},
+        },
+        "spec": {"nodeName": "node1", "containers": [{"name": "main", "image": "busybox"}]},
+        "status": status,
+    })
+}
+
+fn ago(seconds: i64) -> String {
+    (Timestamp::now() - SignedDuration::from_secs(seconds)).to_string()
+}
+
+fn running(seconds_ago: i64) -> Value {
+    json!({
+        "phase": "Running", "startTime": ago(seconds_ago), "podIP": "10.9.0.5", "podIPs": [{"ip": "10.9.0.5"}],
+        "containerStatuses": [{
+            "name": "main", "image": "busybox", "imageID": "", "ready": true, "restartCount": 0,
+            "containerID": "containerd://now", "state": {"running": {"startedAt": ago(seconds_ago)}},
+        }],
+    })
+}
+
+fn crashing() -> Value {
+    json!({
+        "phase": "Running", "startTime": ago(600),
+        "containerStatuses": [{
+            "name": "main", "image": "busybox", "imageID": "", "ready": false, "restartCount": 4,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+            "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": ago(150), "containerID": "containerd://before"}},
+        }],
+    })
+}
+
+fn snapshot(pods: &[Value], root: &Path) -> NodeSnapshot {
+    let observed: HashMap<PodUid, Arc<ObservedPod>> = pods
+        .iter()
+        .map(|pod| {
+            let uid = PodUid::from(pod["metadata"]["uid"].as_str().unwrap());
+            let metadata = &pod["metadata"];
+            let full_name =
+                FullName::new(metadata["namespace"].as_str().unwrap(), metadata["name"].as_str().unwrap());
+            let containers = vec![
+                container("now", ContainerPhase::Running, &root.join("1.log")),
+                container("before", ContainerPhase::Exited, &root.join("0.log")),
+            ];
+            let read_at = Instant::now();
+            let pod = ObservedPod { uid: uid.clone(), full_name, read_at, sandboxes: vec![], containers };
+            (uid, Arc::new(pod))
+        })
+        .collect();
+    let views = pods
+        .iter()
+        .map(|value| {
+            let pod: Pod = serde_json::from_value(value.clone()).unwrap();
+            let uid = PodUid::from(value["metadata"]["uid"].as_str().unwrap());
+            Arc::new(PodView {
+                full_name: FullName::new(
+                    value["metadata"]["namespace"].as_str().unwrap(),
+                    value["metadata"]["name"].as_str().unwrap(),
+                ),
+                json: go_json(value).into(),
+                observed: observed.get(&uid).cloned(),
+                origin: format!("/manifests/{}.yaml", uid.as_str().trim_start_matches("uid-")).into(),
+                uid,
+                pod: Arc::new(pod),
+            })
+        })
+        .collect();
+    let since = Timestamp::now() - SignedDuration::from_secs(3600);
+    let verdicts = vec![
+        FileVerdict {
+            path: PathBuf::from("/manifests/web.yaml"),
+            object: Some("Pod default/web".into()),
+            ruling: Ruling::Accepted { warnings: vec!["spec.volumes[0] is not mounted".into()] },
+            since,
+        },
+        FileVerdict {
+            path: PathBuf::from("/manifests/bad.yaml"),
+            object: None,
+            ruling: Ruling::Rejected {
+                problems: vec!["line 3: not YAML".into(), "spec.containers: Required value".into()],
+                previous_kept: true,
+            },
+            since,
+        },
+        FileVerdict {
+            path: PathBuf::from("/manifests/README.md"),
+            object: None,
+            ruling: Ruling::Ignored { why: "only .yaml, .yml and .json files are read".into() },
+            since,
+        },
+    ];
+    let desired =
+        DesiredState { generation: 1, synced: true, verdicts: Arc::new(verdicts), ..DesiredState::default() };
+    let runtime = RuntimeHealth {
+        name: "containerd".into(),
+        version: "1.6.20".into(),
+        network_problem: Some("cni config uninitialized".into()),
+        reachable: true,
+        ..RuntimeHealth::default()
+    };
+    let observed = ObservedState {
+        generation: 1,
+        listed_at: Some(Instant::now()),
+        pods: observed,
+        runtime: Arc::new(runtime),
+    };
+    NodeSnapshot::new(1, "node1".into(), views, Arc::new(desired), Arc::new(observed))
+}
+
+fn container(id: &str, phase: ContainerPhase, log: &Path) -> ObservedContainer {
+    let time = Timestamp::from_second(1_700_000_000).unwrap();
+    ObservedContainer {
+        id: id.into(),
+        sandbox: "s".into(),
+        name: "main".into(),
+        restart_count: 0,
+        hash: 0,
+        phase,
+        created_at: time,
+        started_at: Some(time),
+        finished_at: None,
+        exit_code: 0,
+        reason: "".into(),
+        message: "".into(),
+        image: "busybox".into(),
+        image_ref: "sha256:1".into(),
+        log_path: log.to_str().unwrap().into(),
+        user: None,
+        termination_grace_seconds: None,
+    }
+}
+
+#[tokio::test]
+async fn pods_as_tables() {
+    let fixture = Fixture::start();
+    fixture.publish(&[]);
+    let ran = fixture.run(&["pods"]).await;
+    assert_eq!((ran.code, ran.out.text().as_str(), ran.err.text().as_str()), (0, "", "No resources found\n"));
+
+    fixture.publish(&[
+        pod("shop", "cart", json!({"phase": "Pending", "startTime": ago(30)})),
+        pod("default", "web", running(300)),
+        pod("default", "crash", crashing()),
+    ]);
+    assert_eq!(
+        fixture.run(&["pods"]).await.printed(),
+        "NAMESPACE   NAME          READY   STATUS             RESTARTS        AGE\n\
+         default     crash-node1   0/1     CrashLoopBackOff   4 (2m30s ago)   10m\n\
+         default     web-node1     1/1     Running            0               5m\n\
+         shop        cart-node1    0/1     Pending            0               30s\n"
+    );
+    assert_eq!(
+        fixture.run(&["pods", "-n", "default", "-o", "wide", "-l", "app=web"]).await.printed(),
+        "NAME        READY   STATUS    RESTARTS   AGE   IP         NODE    NOMINATED NODE   READINESS GATES\n\
+         web-node1   1/1     Running   0          5m    10.9.0.5   node1   <none>           <none>\n"
+    );
+    assert_eq!(
+        fixture.run(&["po", "-A", "--no-headers", "-l", "app!=web,app!=crash"]).await.printed(),
+        "shop   cart-node1   0/1   Pending   0   30s\n"
+    );
+    assert_eq!(fixture.run(&["pods", "-o", "name", "-n", "shop"]).await.printed(), "pod/cart-node1\n");
+    assert_eq!(
+        fixture.run(&["pods", "-o", "name", "web", "shop/cart"]).await.printed(),
+        "pod/web-node1\npod/cart-node1\n"
+    );
+    let ran = fixture.run(&["pods", "-n", "none"]).await;
+    assert_eq!(ran.err.text(), "No resources found in none namespace.\n");
+    let error = fixture.run(&["pods", "wbe"]).await.failed(1);
+    assert_eq!(error, "error: there is no pod wbe; did you mean default/web-node1?\n");
+    let error = fixture.run(&["pods", "-l", "app in (web)"]).await.failed(2);
+    assert!(error.contains("write key=value"), "{error}");
+}
+
+#[tokio::test]
+async fn pods_as_data() {
+    let fixture = Fixture::start();
+    fixture.publish(&[pod("default", "web", running(300)), pod("shop", "cart", json!({"phase": "Pending"}))]);
+    let printed = fixture.run(&["pods", "-o", "json"]).await.printed();
+    let list: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((list["kind"].as_str(), list["items"].as_array().unwrap().len()), (Some("List"), 2));
+    assert_eq!(
+        (list["items"][0]["kind"].as_str(), list["items"][0]["apiVersion"].as_str()),
+        (Some("Pod"), Some("v1"))
+    );
+    assert!(printed.starts_with("{\n    \"apiVersion\": \"v1\",\n"), "{printed}");
+    let one: Value =
+        serde_json::from_str(&fixture.run(&["pods", "-o", "json", "web"]).await.printed()).unwrap();
+    assert_eq!((one["kind"].as_str(), one["metadata"]["name"].as_str()), (Some("Pod"), Some("web-node1")));
+    let printed = fixture.run(&["pods", "-o", "yaml", "web"]).await.printed();
+    assert!(printed.starts_with("apiVersion: v1\nkind: Pod\nmetadata:\n"), "{printed}");
+    let list: Value = serde_yaml_ng::from_str(&fixture.run(&["pods", "-o", "yaml"]).await.printed()).unwrap();
+    assert_eq!(list["items"][1]["metadata"]["namespace"], "shop");
+}
+
+#[tokio::test]
+async fn pods_are_watched() {
+    let fixture = Fixture::start();
+    fixture.publish(&[pod("default", "web", running(300))]);
+    let (command, mut output, ran) = fixture.prepare(&["pods", "-w"]);
+    let steps = async {
+        ran.wait(|text| text.contains("web-node1     ") || text.lines().count() == 2).await;
+        fixture.publish(&[pod("default", "web", crashing()), pod("default", "db", running(10))]);
+        ran.wait(|text| text.contains("CrashLoopBackOff") && text.contains("db-node1")).await;
+        fixture.tasks.drain(PATIENCE).await;
+    };
+    let (result, ()) = tokio::join!(execute(command, &mut output), steps);
+    let text = ran.out.text();
+    assert!(
+        text.starts_with(
+            "NAMESPACE   NAME        READY   STATUS    RESTARTS   AGE\n\
+             default     web-node1   1/1     Running   0          5m\n\
+             default     db-node1    1/1     Running   0          10s\n\
+             default     web-node1   0/1     CrashLoopBackOff   4 (2m30s ago)   10m\n"
+        ),
+        "{text}"
+    );
+    let error = result.unwrap_err();
+    assert_eq!(
+        (error.exit_code(), error.to_string().as_str()),
+        (1, "mainstay has ended, and the watch with it")
+    );
+}
+
+#[tokio::test]
+async fn logs() {
+    let fixture = Fixture::start();
+    let line = |text: &str| format!("2026-01-01T00:00:00.5Z stdout F {text}\n");
+    std::fs::write(fixture.root().join("1.log"), [line("one"), line("two"), line("three")].concat()).unwrap();
+    std::fs::write(fixture.root().join("0.log"), line("before")).unwrap();
+    let mut several = pod("default", "several", running(1));
+    several["spec"] = json!({
+        "nodeName": "node1",
+        "initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "containers": [{"name": "main"}, {"name": "helper"}],
+    });
+    let mut chosen = several.clone();
+    chosen["metadata"] = json!({
+        "name": "chosen-node1", "namespace": "default", "uid": "uid-chosen",
+        "annotations": {"kubectl.kubernetes.io/default-container": "main"},
+    });
+    fixture.publish(&[
+        pod("default", "web", running(300)),
+        pod("default", "crash", crashing()),
+        several,
+        chosen,
+    ]);
+
+    assert_eq!(fixture.run(&["logs", "web"]).await.printed(), "one\ntwo\nthree\n");
+    assert_eq!(fixture.run(&["logs", "default/web-node1", "--tail", "1"]).await.printed(), "three\n");
+    assert_eq!(
+        fixture.run(&["logs", "web", "-n", "default", "--tail=-1"]).await.printed(),
+        "one\ntwo\nthree\n"
+    );
+    assert_eq!(fixture.run(&["logs", "web", "--limit-bytes", "5"]).await.printed(), "one\nt");
+    let stamped = fixture.run(&["logs", "web", "--timestamps", "--tail", "1"]).await.printed();
+    assert_eq!(stamped, "2026-01-01T00:00:00.500000000Z three\n");
+    assert_eq!(fixture.run(&["logs", "web", "--since", "5m"]).await.printed(), "");
+    assert_eq!(
+        fixture.run(&["logs", "web", "--since-time", "2026-01-01T01:00:00+01:00"]).await.printed().len(),
+        14
+    );
+    assert_eq!(fixture.run(&["logs", "crash", "-p"]).await.printed(), "before\n");
+    assert_eq!(fixture.run(&["logs", "crash"]).await.printed(), "before\n");
+    assert_eq!(fixture.run(&["logs", "several", "-c", "main"]).await.printed(), "one\ntwo\nthree\n");
+    assert_eq!(fixture.run(&["logs", "chosen"]).await.printed(), "one\ntwo\nthree\n");
+
+    let error = fixture.run(&["logs", "web", "-p"]).await.failed(1);
+    assert_eq!(error, "error: previous terminated container \"main\" in pod \"web-node1\" not found\n");
+    let error = fixture.run(&["logs", "several"]).await.failed(1);
+    assert_eq!(
+        error,
+        "error: pod default/several-node1 has several containers; choose one with -c: setup (init), proxy (sidecar), main, helper\n"
+    );
+    let error = fixture.run(&["logs", "web", "-c", "mian"]).await.failed(1);
+    assert_eq!(error, "error: pod default/web-node1 has no container \"mian\"; it has: main\n");
+    let error = fixture.run(&["logs", "nobody"]).await.failed(1);
+    assert!(error.starts_with("error: there is no pod nobody"), "{error}");
+    assert_eq!(fixture.run(&["logs", "web", "--since", "0s"]).await.failed(2).lines().count(), 1);
+}
+
+#[tokio::test]
+async fn logs_are_followed_until_the_container_stops() {
+    let fixture = Fixture::start();
+    let log = fixture.root().join("1.log");
+    std::fs::write(&log, "2026-01-01T00:00:00Z stdout F one\n").unwrap();
+    fixture.publish(&[pod("default", "web", running(300))]);
+    let (command, mut output, ran) = fixture.prepare(&["logs", "-f", "web"]);
+    let steps = async {
+        ran.wait(|text| text == "one\n").await;
+        let mut file = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+        file.write_all(b"2026-01-01T00:00:01Z stdout F two\n").unwrap();
+        ran.wait(|text| text == "one\ntwo\n").await;
+        fixture.publish(&[]);
+    };
+    let (result, ()) = tokio::join!(execute(command, &mut output), steps);
+    result.unwrap();
+    assert_eq!(ran.printed(), "one\ntwo\n");
+}
+
+#[tokio::test]
+async fn events_are_listed_and_watched() {
+    let fixture = Fixture::start();
+    fixture.publish(&[pod("default", "web", running(300))]);
+    assert_eq!(fixture.run(&["events"]).await.err.text(), "No events found\n");
+    fixture.tell("web", "BackOff", "Back-off restarting\nfailed container");
+    fixture.tell("web", "BackOff", "Back-off restarting\nfailed container");
+    fixture.tell("db", "Failed", "no image");
+    let node = Event {
+        target: EventTarget::Node,
+        kind: EventKind::Normal,
+        reason: "Starting",
+        message: "Starting mainstay.".into(),
+        time: Timestamp::now() - SignedDuration::from_secs(90),
+    };
+    assert!(fixture.events.send(node));
+    let (command, mut output, watched) = fixture.prepare(&["events", "--watch", "--pod", "web"]);
+    let steps = async {
+        watched.wait(|text| text.contains("(x2 over")).await;
+        fixture.tell("web", "Killing", "Stopping container main");
+        fixture.tell("db", "Killing", "not asked for");
+        watched.wait(|text| text.contains("Stopping container main")).await;
+        let shown = fixture.run(&["events"]).await.printed();
+        assert_eq!(
+            shown,
+            "NAMESPACE   LAST SEEN           TYPE      REASON     OBJECT          MESSAGE\n\
+             default     90s (x2 over 90s)   Warning   BackOff    pod/web-node1   Back-off restarting failed container\n\
+             default     90s                 Warning   Failed     pod/db-node1    no image\n\
+             <none>      90s                 Normal    Starting   node/node1      Starting mainstay.\n\
+             default     90s                 Warning   Killing    pod/web-node1   Stopping container main\n\
+             default     90s                 Warning   Killing    pod/db-node1    not asked for\n"
+        );
+        let own = fixture.run(&["events", "--pod", "default/db-node1", "-o", "json"]).await.printed();
+        let own: Value = serde_json::from_str(&own).unwrap();
+        assert_eq!(own["items"].as_array().unwrap().len(), 2, "a pod that is gone still has events");
+        let error = fixture.run(&["events", "--pod", "wbe"]).await.failed(1);
+        assert!(error.contains("did you mean default/web-node1"), "{error}");
+        assert_eq!(fixture.run(&["events", "-n", "shop"]).await.err.text(), "No events found\n");
+        fixture.tasks.drain(PATIENCE).await;
+    };
+    let (result, ()) = tokio::join!(execute(command, &mut output), steps);
+    assert_eq!(result.unwrap_err().exit_code(), 1);
+    assert!(!watched.out.text().contains("not asked for"), "{}", watched.out.text());
+}
+
+#[tokio::test]
+async fn manifests_and_node() {
+    let fixture = Fixture::start();
+    fixture.publish(&[pod("default", "web", running(300))]);
+    assert_eq!(
+        fixture.run(&["manifests"]).await.printed(),
+        "FILE                   OBJECT            VERDICT                        SINCE   DETAILS\n\
+         /manifests/web.yaml    Pod default/web   accepted                       60m     spec.volumes[0] is not mounted\n\
+         /manifests/bad.yaml    <unknown>         rejected, last good one kept   60m     line 3: not YAML\n\
+         \u{20}                                                                               spec.containers: Required value\n\
+         /manifests/README.md   <unknown>         ignored                        60m     only .yaml, .yml and .json files are read\n"
+    );
+    let data: Value =
+        serde_json::from_str(&fixture.run(&["manifests", "-o", "json"]).await.printed()).unwrap();
+    assert_eq!(
+        (data["items"][1]["verdict"].as_str(), data["synced"].as_bool()),
+        (Some("rejected"), Some(true))
+    );
+    let text = fixture.run(&["node"]).await.printed();
+    for line in [
+        "Name:               node1",
+        "Container Runtime:  containerd 1.6.20 (is listed for changes)",
+        "Network Ready:      False: cni config uninitialized",
+        "Pods:               1 (1 running, 0 pending, 0 succeeded, 0 failed, 0 terminating; 0 ready)",
+        "Manifests:          1 accepted, 1 rejected, 1 ignored",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+    }
+    let data: Value = serde_yaml_ng::from_str(&fixture.run(&["node", "-o", "yaml"]).await.printed()).unwrap();
+    assert_eq!(data["nodeName"], "node1");
+}
+
+#[tokio::test]
+async fn a_pod_is_described() {
+    let fixture = Fixture::start();
+    let mut web = pod("default", "web", crashing());
+    web["spec"] = json!({
+        "nodeName": "node1",
+        "initContainers": [{"name": "setup", "image": "busybox", "command": ["sh", "-c", "true"]}],
+        "containers": [{
+            "name": "main", "image": "busybox", "args": ["sleep", "1"],
+            "ports": [{"containerPort": 80, "protocol": "TCP"}],
+            "env": [{"name": "A", "value": "b"}, {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "resources": {"limits": {"cpu": "100m", "memory": "8Mi"}},
+            "livenessProbe": {"httpGet": {"path": "/ok", "port": 80}, "periodSeconds": 5},
+            "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": true}],
+        }],
+        "volumes": [{"name": "data", "hostPath": {"path": "/srv", "type": "Directory"}}],
+        "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
+    });
+    web["status"]["conditions"] = json!([
+        {"type": "Initialized", "status": "True"},
+        {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "containers with unready status: [main]"},
+    ]);
+    web["status"]["qosClass"] = json!("Burstable");
+    fixture.publish(&[web]);
+    fixture.tell("web", "BackOff", "Back-off restarting failed container");
+    fixture.tell("web", "BackOff", "Back-off restarting failed container");
+    let mut text = String::new();
+    let deadline = Instant::now() + PATIENCE;
+    while !text.contains("(x2 over") {
+        assert!(Instant::now() < deadline, "{text}");
+        text = fixture.run(&["describe", "pod", "web"]).await.printed();
+    }
+    // Times differ from run to run.
+    let stable: String =
+        text.lines().filter(|line| !line.contains(" +0000")).map(|line| format!("{line}\n")).collect();
+    assert_eq!(
+        stable,
+        "\
+Name:         web-node1
+Namespace:    default
+Node:         node1
+Labels:       app=web
+Annotations:  kubernetes.io/config.source: file
+Status:       Running
+State:        CrashLoopBackOff
+Origin:       /manifests/web.yaml
+              spec.volumes[0] is not mounted
+IP:
+IPs:          <none>
+Init Containers:
+  setup:
+    Container ID:
+    Image:         busybox
+    Image ID:
+    Port:          <none>
+    Host Port:     <none>
+    Command:
+      sh
+      -c
+      true
+    Environment:  <none>
+    Mounts:       <none>
+Containers:
+  main:
+    Container ID:
+    Image:         busybox
+    Image ID:
+    Port:          80/TCP
+    Host Port:     0/TCP
+    Args:
+      sleep
+      1
+    State:          Waiting
+      Reason:       CrashLoopBackOff
+      Message:      back-off 40s
+    Last State:     Terminated
+      Reason:       Error
+      Exit Code:    2
+    Ready:          False
+    Restart Count:  4
+    Limits:
+      cpu:     100m
+      memory:  8Mi
+    Liveness:  http-get http://:80/ok delay=0s timeout=1s period=5s #success=1 #failure=3
+    Environment:
+      A:    b
+      POD:  (v1:metadata.name)
+    Mounts:
+      /data from data (ro)
+Conditions:
+  Type          Status   Reason               Message
+  Initialized   True
+  Ready         False    ContainersNotReady   containers with unready status: [main]
+Volumes:
+  data:
+    Type:          HostPath (bare host directory volume)
+    Path:          /srv
+    HostPathType:  Directory
+QoS Class:         Burstable
+Node-Selectors:    <none>
+Tolerations:       :NoExecute op=Exists
+Events:
+  Type      Reason    Age                 From      Message
+  ----      ------    ---                 ----      -------
+  Warning   BackOff   90s (x2 over 90s)   kubelet   Back-off restarting failed container
+"
+    );
+    assert!(text.contains("\nManifest:     accepted since "), "{text}");
+    let error = fixture.run(&["describe", "pod", "webb"]).await.failed(1);
+    assert!(error.contains("did you mean default/web-node1"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_answers() {
+    let fixture = Fixture::start();
+    let error = fixture.run(&["pods"]).await.failed(1);
+    assert!(error.starts_with("error: the node's state is not complete yet"), "{error}");
+    fixture.tasks.drain(PATIENCE).await;
+    let socket = fixture.root().join("mainstay.sock");
+    let expected = format!(
+        "error: no mainstay answers at {}; is it running? (mainstay run, or systemctl status mainstay)\n",
+        socket.display()
+    );
+    for verb in
+        [vec!["pods"], vec!["logs", "x"], vec!["describe", "pod", "x"], vec!["events", "-w"], vec!["node"]]
+    {
+        assert_eq!(fixture.run(&verb).await.failed(3), expected, "the socket is gone");
+    }
+    // A stale file, on which nobody listens.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert_eq!(fixture.run(&["pods"]).await.failed(3), expected);
+}
+
+/// An output whose reader has gone.
+struct Closed;
+
+impl Write for Closed {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[tokio::test]
+async fn a_broken_pipe_is_silent() {
+    let fixture = Fixture::start();
+    fixture.publish(&[pod("default", "web", running(300))]);
+    let (command, _, ran) = fixture.prepare(&["pods"]);
+    let mut output = Output::new(Closed, ran.err.clone());
+    let result = execute(command, &mut output).await;
+    assert!(result.as_ref().is_err_and(ClientError::is_broken_pipe), "{result:?}");
+    assert_eq!(report(result, &mut output), ExitCode::SUCCESS);
+    assert_eq!(ran.err.text(), "");
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+    for wrong in [
+        vec!["pods", "-o", "xml"],
+        vec!["pods", "-n", "a", "-A"],
+        vec!["pods", "--socket", "/a", "--root-dir", "/b"],
+        vec!["logs"],
+        vec!["logs", "p", "--since", "5"],
+        vec!["logs", "p", "--since", "5m", "--since-time", "2026-01-01T00:00:00Z"],
+        vec!["logs", "p", "--limit-bytes", "0"],
+        vec!["describe", "node", "x"],
+        vec!["describe", "pod"],
+    ] {
+        let all = ["mainstay"].iter().chain(&wrong).copied();
+        assert!(Cli::try_parse_from(all).is_err(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,228 @@
+//! Images: why a container waits for one, and what becomes of it.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mainstay_e2e::{World, idle, with};
+use mainstay_testkit::{Flavor, Image, Registry, wait_until};
+use serde_json::{Value, json};
+
+fn of_image(image: &str, policy: &str) -> Value {
+    json!({ "containers": [with(idle("c"), json!({ "image": image, "imagePullPolicy": policy }))] })
+}
+
+#[test]
+fn an_image_that_cannot_be_had_says_why() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    world.put("never", of_image("docker.io/local/absent:1", "Never")).unwrap();
+    world.put("invalid", of_image("Not/A@Valid:::name", "IfNotPresent")).unwrap();
+
+    let seen = world.wait("never", "ErrImageNeverPull", |pod| pod.waits("c") == "ErrImageNeverPull").unwrap();
+    let text = r#"Container image "docker.io/local/absent:1" is not present with pull policy of Never"#;
+    assert_eq!((seen.waiting_message("c"), seen.phase()), (text, "Pending"));
+    assert!(seen.is_true("PodReadyToStartContainers"), "the sandbox is there");
+    let event = world.event("never", "ErrImageNeverPull", "").unwrap();
+    assert_eq!((event.kind.as_str(), event.message.as_str()), ("Warning", text));
+    assert_eq!(world.event("never", "Failed", "").unwrap().message, "Error: ErrImageNeverPull");
+    let answer = world.node.http().get("/containerLogs/default/never-node/c").unwrap();
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.text(), r#"container "c" in pod "never-node" is waiting to start: ErrImageNeverPull"#);
+
+    let seen = world.wait("invalid", "InvalidImageName", |pod| pod.waits("c") == "InvalidImageName").unwrap();
+    assert!(seen.waiting_message("c").contains("Not/A@Valid:::name"), "{}", seen.waiting_message("c"));
+    assert_eq!(world.event("invalid", "InspectFailed", "").unwrap().kind, "Warning");
+    assert_eq!(world.event("invalid", "Failed", "").unwrap().message, "Error: InvalidImageName");
+
+    // It needs no new file: an image that is brought in by hand is found.
+    world.containerd.import(&Image::named("docker.io/local/absent:1")).unwrap();
+    let now = world.running("never").unwrap();
+    assert_eq!(now.restarts("c"), 0);
+    let event = world.event("never", "Pulled", "").unwrap();
+    let text = r#"Container image "docker.io/local/absent:1" already present on machine and can be accessed by the pod"#;
+    assert_eq!(event.message, text);
+}
+
+#[test]
+fn a_pull_that_fails_backs_off_and_succeeds_when_the_registry_appears() {
+    for flavor in Flavor::ALL {
+        let world = World::start(flavor).unwrap();
+        let registry = Registry::start().unwrap();
+        registry.serve_as("registry.test", &world.containerd).unwrap();
+        let image = "registry.test/team/app:1";
+        world.put("app", of_image(image, "IfNotPresent")).unwrap();
+        let first = world.wait("app", "ErrImagePull", |pod| pod.waits("c") == "ErrImagePull").unwrap();
+        assert!(first.waiting_message("c").contains("not found"), "{}", first.waiting_message("c"));
+        assert_eq!(first.phase(), "Pending");
+        assert_eq!(first.condition("Ready")["reason"], "ContainersNotReady");
+        let backing =
+            world.wait("app", "ImagePullBackOff", |pod| pod.waits("c") == "ImagePullBackOff").unwrap();
+        let message = backing.waiting_message("c");
+        assert!(
+            message.starts_with(&format!("Back-off pulling image {image:?}: ErrImagePull: ")),
+            "{message}"
+        );
+        let event = world.event("app", "BackOff", "").unwrap();
+        assert_eq!(event.kind, "Normal");
+        assert!(event.message.starts_with(&format!("Back-off pulling image {image:?}")), "{}", event.message);
+        assert_eq!(world.event("app", "Pulling", "").unwrap().message, format!("Pulling image {image:?}"));
+        let failed = world.event("app", "Failed", "Failed to pull image").unwrap();
+        assert!(
+            failed.message.starts_with(&format!("Failed to pull image {image:?}: ")),
+            "{}",
+            failed.message
+        );
+        world.event("app", "Failed", "Error: ErrImagePull").unwrap();
+        world.event("app", "Failed", "Error: ImagePullBackOff").unwrap();
+
+        registry.push(&world.containerd, &Image::named("docker.io/local/pushed:1"), "team/app:1").unwrap();
+        let now = world.running("app").unwrap();
+        assert_eq!((now.restarts("c"), now.uid()), (0, first.uid()));
+        let image_id = now.container("c")["imageID"].as_str().unwrap();
+        assert!(image_id.starts_with("registry.test/team/app@sha256:"), "{image_id}");
+        let event = world.event("app", "Pulled", "Successfully pulled image").unwrap();
+        assert!(event.message.contains("including waiting). Image size: "), "{}", event.message);
+    }
+}
+
+#[test]
+fn a_pull_secret_document_opens_a_closed_registry() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let registry = Registry::with_login("puller", "s3cret").unwrap();
+    registry.serve_as("closed.test", &world.containerd).unwrap();
+    registry.push(&world.containerd, &Image::named("docker.io/local/private:1"), "team/private:1").unwrap();
+    let image = "closed.test/team/private:1";
+    let secret = |name: &str, password: &str| {
+        let config = json!({ "auths": { "closed.test": { "username": "puller", "password": password } } });
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+            "type": "kubernetes.io/dockerconfigjson",
+            "stringData": { ".dockerconfigjson": config.to_string() },
+        })
+    };
+    world.put_manifest("good", &secret("good", "s3cret")).unwrap();
+    world.put_manifest("wrong", &secret("wrong", "guess")).unwrap();
+    let with_secret = |names: &[&str]| {
+        let references: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+        with(of_image(image, "IfNotPresent"), json!({ "imagePullSecrets": references }))
+    };
+    world.put("none", with_secret(&[])).unwrap();
+    world.put("refused", with_secret(&["wrong"])).unwrap();
+    world.put("missing", with_secret(&["nowhere"])).unwrap();
+    for name in ["none", "refused", "missing"] {
+        let seen = world.wait(name, "a refusal", |pod| pod.waits("c") == "ErrImagePull").unwrap();
+        let said = seen.waiting_message("c");
+        assert!(
+            said.contains("401") || said.contains("authorization") || said.contains("denied"),
+            "{name}: {said}"
+        );
+        assert!(!said.contains("guess"), "a password is never shown: {said}");
+    }
+    let event = world.event("missing", "FailedToRetrieveImagePullSecret", "").unwrap();
+    let text =
+        "Unable to retrieve some image pull secrets (nowhere); attempting to pull the image may not succeed.";
+    assert_eq!((event.kind.as_str(), event.message.as_str()), ("Warning", text));
+    world.put("opened", with_secret(&["wrong", "good"])).unwrap();
+    world.running("opened").unwrap();
+    assert!(!world.node.log().contains("s3cret"), "nor is it logged");
+}
+
+#[test]
+fn an_always_policy_pulls_at_each_start() {
+    let world =
+        World::with_config(Flavor::Debian16, "crashLoopBackOff: {maxContainerRestartPeriod: 1s}").unwrap();
+    let mut registry = Registry::start().unwrap();
+    registry.serve_as("registry.test", &world.containerd).unwrap();
+    registry.push(&world.containerd, &Image::named("docker.io/local/pushed:1"), "team/app:1").unwrap();
+    let image = "registry.test/team/app:1";
+    world.put("always", of_image(image, "Always")).unwrap();
+    world.put("present", of_image(image, "IfNotPresent")).unwrap();
+    let first = world.running("always").unwrap();
+    let present = world.running("present").unwrap();
+    let pulls = |name: &str| -> u64 {
+        let events = world.events(name).unwrap();
+        events.iter().filter(|event| event.reason == "Pulling").map(|event| event.count).sum()
+    };
+    assert_eq!(pulls("always"), 1);
+    world.containerd.crictl(&["stop", "--timeout", "0", first.id("c")]).unwrap();
+    world.wait("always", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    assert_eq!(pulls("always"), 2);
+
+    // Without the registry only the one that has its image starts again.
+    registry.kill9();
+    world.containerd.crictl(&["stop", "--timeout", "0", present.id("c")]).unwrap();
+    world.wait("present", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    let second = world.wait("always", "running", |pod| pod.runs("c")).unwrap();
+    world.containerd.crictl(&["stop", "--timeout", "0", second.id("c")]).unwrap();
+    let seen = world.wait("always", "ErrImagePull", |pod| pod.waits("c").contains("Pull")).unwrap();
+    assert_eq!(seen.restarts("c"), 1);
+    assert_eq!(seen.phase(), "Running", "it ran before");
+    assert_eq!(
+        seen.container("c")["lastState"]["terminated"]["containerID"],
+        format!("containerd://{}", second.id("c"))
+    );
+}
+
+/// A registry that has nothing, and takes its time to say so. It notes when each image was asked for and answered.
+fn slow_registry() -> (String, Arc<Mutex<Vec<(Instant, Instant)>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let spans = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&spans);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (Ok(mut stream), noted) = (stream, Arc::clone(&noted)) else { return };
+            thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap());
+                let mut request = String::new();
+                while lines.read_line(&mut request).is_ok_and(|read| read > 2) {}
+                let begun = Instant::now();
+                if request.starts_with("HEAD") && request.contains("/manifests/") {
+                    thread::sleep(Duration::from_millis(800));
+                    noted.lock().unwrap().push((begun, Instant::now()));
+                }
+                // The client being gone is nothing to this server.
+                stream
+                    .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    .ok();
+            });
+        }
+    });
+    (url, spans)
+}
+
+#[test]
+fn pulls_go_one_by_one_or_as_many_at_once_as_allowed() {
+    for (config, expected) in [
+        ("{}", 1),
+        ("{serializeImagePulls: false, maxParallelImagePulls: 2}", 2),
+        ("{serializeImagePulls: false}", 4),
+    ] {
+        let world = World::with_config(Flavor::Debian16, config).unwrap();
+        let (url, spans) = slow_registry();
+        world.containerd.redirect_registry("slow.test", &url).unwrap();
+        for number in 0..4 {
+            world
+                .put(&format!("app-{number}"), of_image(&format!("slow.test/app:{number}"), "IfNotPresent"))
+                .unwrap();
+        }
+        let spans = wait_until(Duration::from_secs(20), "four pulls", || {
+            let spans = spans.lock().unwrap().clone();
+            if spans.len() >= 4 { Ok(spans) } else { Err(format!("{}", spans.len())) }
+        })
+        .unwrap();
+        let most = spans
+            .iter()
+            .map(|(begun, _)| spans.iter().filter(|(b, e)| b <= begun && begun < e).count())
+            .max();
+        assert_eq!(most, Some(expected), "{config}");
+        for number in 0..4 {
+            let name = format!("app-{number}");
+            world.wait(&name, "its failure", |pod| pod.waits("c").contains("Pull")).unwrap();
+        }
+    }
+}

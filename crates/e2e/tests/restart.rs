@@ -1,0 +1,441 @@
+//! mainstay ends, by SIGKILL, SIGTERM or with the whole machine, and comes again: what it left is what it finds.
+
+use anyhow::{Context, Result, ensure};
+use mainstay_e2e::seen::{
+    OBEDIENT, Seen, events, gone, in_runtime, listed, manifest, parse, pod, pods, quick, rejected, running,
+    same, server, shell, start, verdicts, wait_pod,
+};
+use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, wait_until};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Pods in every state that lasts, and the names that `/pods` must always show together.
+fn write_lasting_pods(node: &Node) -> Result<[&'static str; 6]> {
+    node.write_manifest(
+        "web.yaml",
+        &manifest("web", json!({ "containers": [shell("a", OBEDIENT), shell("b", OBEDIENT)] })),
+    )?;
+    let sidecar = json!({ "name": "side", "image": BUSYBOX, "command": ["sh", "-c", OBEDIENT], "restartPolicy": "Always" });
+    let spec = json!({ "initContainers": [shell("once", "exit 0"), sidecar], "containers": [shell("main", OBEDIENT)] });
+    node.write_manifest("side.yaml", &manifest("side", spec))?;
+    let spec = json!({ "restartPolicy": "Never", "containers": [shell("main", "echo done; exit 0")] });
+    node.write_manifest("job.yaml", &manifest("job", spec))?;
+    let spec =
+        json!({ "initContainers": [shell("long", OBEDIENT)], "containers": [shell("main", OBEDIENT)] });
+    node.write_manifest("starting.yaml", &manifest("starting", spec))?;
+    node.write_manifest(
+        "crash.yaml",
+        &manifest("crash", json!({ "containers": [shell("main", "exit 3")] })),
+    )?;
+    let absent = json!({ "name": "main", "image": "docker.io/local/absent:1", "imagePullPolicy": "Never" });
+    node.write_manifest("absent.yaml", &manifest("absent", json!({ "containers": [absent] })))?;
+    Ok(["absent", "crash", "job", "side", "starting", "web"])
+}
+
+/// Waits until each is where it stays.
+fn settled(node: &Node) -> Result<Vec<Seen>> {
+    running(node, "web")?;
+    running(node, "side")?;
+    wait_pod(node, "job", "done", |pod| pod.phase() == "Succeeded")?;
+    wait_pod(node, "starting", "in its init container", |pod| {
+        pod.container("long")["state"]["running"].is_object()
+    })?;
+    wait_pod(node, "crash", "backing off", |pod| {
+        pod.waits("main") == "CrashLoopBackOff" && pod.restarts("main") == 1
+    })?;
+    wait_pod(node, "absent", "without its image", |pod| pod.waits("main") == "ErrImageNeverPull")?;
+    pods(node)
+}
+
+/// Asks for `/pods` without a pause, from the start of the process on: 503, or everything.
+fn first_complete_list(node: &mut Node, names: &[&str]) -> Result<Vec<Seen>> {
+    node.spawn_again()?;
+    let start = Instant::now();
+    let mut refusals = 0;
+    loop {
+        ensure!(
+            start.elapsed() < Duration::from_secs(20),
+            "no list after {refusals} refusals\n{}",
+            node.log()
+        );
+        let Ok(answer) = node.http().get("/pods") else { continue };
+        match answer.status {
+            503 => refusals += 1,
+            200 => {
+                let pods = parse(&answer.text())?;
+                let found: Vec<&str> = pods.iter().map(Seen::name).collect();
+                ensure!(found == names, "an incomplete list: {found:?}");
+                return Ok(pods);
+            }
+            other => anyhow::bail!("/pods: {other} {}", answer.text()),
+        }
+    }
+}
+
+/// A whole comparison; the message of a crash loop counts down nowhere, so it must be equal too.
+fn all_same(before: &[Seen], after: &[Seen]) -> Result<()> {
+    ensure!(before.len() == after.len());
+    before.iter().zip(after).try_for_each(|(before, after)| same(before, after))
+}
+
+fn untouched_by_the_end_of_mainstay(flavor: Flavor) -> Result<()> {
+    let containerd = Containerd::start(flavor)?;
+    // The usual back-off: ten seconds after the first restart, so that it outlives two restarts of mainstay.
+    let mut node = Node::builder().containerd(&containerd).start()?;
+    let names = write_lasting_pods(&node)?;
+    let before = settled(&node)?;
+    let runtime_before = in_runtime(&containerd, None)?;
+    let began = Instant::now();
+
+    node.kill9();
+    let after = first_complete_list(&mut node, &names)?;
+    all_same(&before, &after).context("after SIGKILL, in the first list")?;
+
+    let told = Instant::now();
+    let status = node.sigterm()?;
+    ensure!(status.code() == Some(0), "SIGTERM: {status}");
+    ensure!(told.elapsed() < Duration::from_secs(3), "it took {:?} to end", told.elapsed());
+    let after = first_complete_list(&mut node, &names)?;
+    all_same(&before, &after).context("after SIGTERM, in the first list")?;
+    ensure!(began.elapsed() < Duration::from_secs(9), "too slow a machine: the back-off ran out meanwhile");
+    ensure!(in_runtime(&containerd, None)? == runtime_before, "something was made or removed in the runtime");
+
+    // The crash loop goes on where it was: one restart, counted once.
+    let crash = wait_pod(&node, "crash", "again", |pod| pod.restarts("main") >= 2)?;
+    ensure!(crash.restarts("main") == 2, "{} restarts", crash.restarts("main"));
+    let after = pods(&node)?;
+    for (before, after) in before.iter().zip(&after).filter(|(before, _)| before.name() != "crash") {
+        same(before, after).context("a while later")?;
+    }
+    let log = node.log();
+    ensure!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn pods_of_every_kind_are_untouched_by_sigkill_and_sigterm_on_debians_containerd() -> Result<()> {
+    untouched_by_the_end_of_mainstay(Flavor::Debian16)
+}
+
+#[test]
+fn pods_of_every_kind_are_untouched_by_sigkill_and_sigterm_on_containerd_2() -> Result<()> {
+    untouched_by_the_end_of_mainstay(Flavor::Built24)
+}
+
+/// A pod that goes through init, a hook and a start, killed after each of many delays.
+fn killed_while_starting_and_stopping(flavor: Flavor, rounds: u32) -> Result<()> {
+    let (containerd, mut node) = start(flavor)?;
+    for round in 0..rounds {
+        let delay = Duration::from_millis(u64::from(round) * 40);
+        let name = format!("pod-{round}");
+        let file = format!("{name}.yaml");
+        let mut main = shell("main", OBEDIENT);
+        main["lifecycle"] = json!({ "postStart": { "exec": { "command": ["sleep", "0.2"] } } });
+        let spec = json!({ "initContainers": [shell("init", "sleep 0.1")], "containers": [main] });
+        node.write_manifest(&file, &manifest(&name, spec))?;
+        std::thread::sleep(delay);
+        node.kill9();
+        node.start_again()?;
+        let before =
+            running(&node, &name).with_context(|| format!("killed {delay:?} after the file came"))?;
+        let found = in_runtime(&containerd, Some(before.uid()))?;
+        ensure!(found.sandboxes.len() == 1, "killed after {delay:?}: sandboxes {:?}", found.sandboxes);
+        for container in ["init", "main"] {
+            let attempts: Vec<u64> = found
+                .containers
+                .iter()
+                .filter(|(name, ..)| name == container)
+                .map(|(_, attempt, _)| *attempt)
+                .collect();
+            let newest = attempts.last().copied().unwrap_or_default();
+            let expected: Vec<u64> = (newest.saturating_sub(attempts.len() as u64 - 1)..=newest).collect();
+            ensure!(attempts == expected, "killed after {delay:?}: {container} has attempts {attempts:?}");
+            let restarts = u64::try_from(before.restarts(container)).context("no restart count")?;
+            ensure!(
+                restarts == newest,
+                "killed after {delay:?}: {container} counts {restarts}, is attempt {newest}"
+            );
+            // At most the one instance that was under way is lost.
+            ensure!(newest <= 1, "killed after {delay:?}: {container} was started {} times", newest + 1);
+        }
+        let alive = found.containers.iter().filter(|(_, _, state)| state == "CONTAINER_RUNNING").count();
+        ensure!(alive == 1, "killed after {delay:?}: {:?}", found.containers);
+
+        node.remove_manifest(&file)?;
+        std::thread::sleep(delay);
+        node.kill9();
+        node.start_again()?;
+        gone(&containerd, &node, before.uid())
+            .with_context(|| format!("killed {delay:?} after the file went"))?;
+        listed(&node, &[])?;
+    }
+    ensure!(in_runtime(&containerd, None)? == Default::default());
+    let log = node.log();
+    ensure!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_kill_at_any_moment_of_start_and_end_leaves_one_sandbox_and_then_nothing() -> Result<()> {
+    killed_while_starting_and_stopping(Flavor::Debian16, 14)
+}
+
+#[test]
+fn a_kill_at_any_moment_of_start_and_end_leaves_one_sandbox_and_then_nothing_on_containerd_2() -> Result<()> {
+    killed_while_starting_and_stopping(Flavor::Built24, 7)
+}
+
+#[test]
+fn a_kill_while_a_pod_crash_loops_neither_repeats_nor_skips_a_restart() -> Result<()> {
+    let (containerd, mut node) = start(Flavor::Debian16)?;
+    node.write_manifest(
+        "crash.yaml",
+        &manifest("crash", json!({ "containers": [shell("main", "exit 3")] })),
+    )?;
+    let first = wait_pod(&node, "crash", "crashing", |pod| pod.restarts("main") >= 1)?;
+    let mut last = first.restarts("main");
+    let mut attempts = Vec::new();
+    for round in 0..8_u64 {
+        std::thread::sleep(Duration::from_millis(round * 37));
+        node.kill9();
+        node.start_again()?;
+        let seen = wait_pod(&node, "crash", "listed", |_| true)?;
+        let restarts = seen.restarts("main");
+        ensure!((last..=last + 2).contains(&restarts), "{last} restarts before the kill, {restarts} after");
+        ensure!(seen.0["status"]["startTime"] == first.0["status"]["startTime"], "another start time");
+        last = restarts;
+        let found = in_runtime(&containerd, Some(first.uid()))?;
+        ensure!(found.sandboxes.len() == 1, "{found:?}");
+        attempts.extend(found.containers.iter().map(|(_, attempt, _)| *attempt));
+    }
+    attempts.sort_unstable();
+    attempts.dedup();
+    let newest = attempts.last().copied().unwrap_or_default();
+    let oldest = attempts.first().copied().unwrap_or_default();
+    ensure!(attempts.len() as u64 == newest - oldest + 1, "attempts seen: {attempts:?}");
+    Ok(())
+}
+
+#[test]
+fn files_removed_edited_or_broken_while_mainstay_is_down_are_acted_upon_at_its_start() -> Result<()> {
+    let (containerd, mut node) = start(Flavor::Debian16)?;
+    for name in ["removed", "edited", "broken", "kept"] {
+        node.write_manifest(&format!("{name}.yaml"), &server(name))?;
+    }
+    // Needs its whole grace, so that it can be seen to get it.
+    let slow = json!({ "terminationGracePeriodSeconds": 3, "containers": [shell("main", "trap '' TERM; while :; do sleep 1; done")] });
+    node.write_manifest("slow.yaml", &manifest("slow", slow))?;
+    let before: Vec<Seen> = ["removed", "edited", "broken", "kept", "slow"]
+        .iter()
+        .map(|name| running(&node, name))
+        .collect::<Result<_>>()?;
+    let [removed, edited, broken, kept, slow] = &before[..] else { anyhow::bail!("five pods") };
+    node.kill9();
+
+    node.remove_manifest("removed.yaml")?;
+    node.remove_manifest("slow.yaml")?;
+    let mut changed = shell("main", OBEDIENT);
+    changed["env"] = json!([{ "name": "NEW", "value": "1" }]);
+    node.write_manifest("edited.yaml", &manifest("edited", json!({ "containers": [changed] })))?;
+    node.write_manifest("broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken")?;
+    let begun = Instant::now();
+    node.start_again()?;
+
+    let going = wait_pod(&node, "slow", "going", |pod| pod.0["metadata"]["deletionTimestamp"].is_string())?;
+    ensure!(going.0["metadata"]["deletionGracePeriodSeconds"] == 3, "{}", going.0["metadata"]);
+    gone(&containerd, &node, removed.uid())?;
+    gone(&containerd, &node, slow.uid())?;
+    ensure!(
+        begun.elapsed() >= Duration::from_millis(2800),
+        "it did not get its grace: {:?}",
+        begun.elapsed()
+    );
+    let replaced = wait_pod(&node, "edited", "replaced", |pod| pod.uid() != edited.uid() && pod.ready())?;
+    ensure!(replaced.restarts("main") == 0);
+    gone(&containerd, &node, edited.uid())?;
+    let problem = rejected(&node, "broken.yaml")?;
+    ensure!(!problem.is_empty());
+    ensure!(verdicts(&node, "broken.yaml")?.iter().all(|verdict| verdict["previousKept"] == true));
+    same(broken, &pod(&node, "broken")?)?;
+    same(kept, &pod(&node, "kept")?)?;
+    listed(&node, &["broken", "edited", "kept"])?;
+
+    // And once more: the last good manifest is on disk, not in memory.
+    node.kill9();
+    node.start_again()?;
+    running(&node, "broken")?;
+    same(broken, &pod(&node, "broken")?)?;
+    same(kept, &pod(&node, "kept")?)?;
+    same(&replaced, &pod(&node, "edited")?)
+}
+
+#[test]
+fn a_second_mainstay_on_the_same_root_ends_and_names_the_first() -> Result<()> {
+    let (containerd, node) = start(Flavor::Debian16)?;
+    node.write_manifest("web.yaml", &server("web"))?;
+    let before = running(&node, "web")?;
+    let pid = node.pid().context("no pid")?;
+    let mut second = quick(&containerd).root(node.root()).manifests(node.manifests()).spawn()?;
+    let status = second.wait_for_exit(Duration::from_secs(5))?;
+    ensure!(status.code().is_some_and(|code| code != 0), "the second one: {status}");
+    let log = second.log();
+    ensure!(
+        log.contains(&pid.to_string()) && log.contains("mainstay.lock"),
+        "it does not name the holder: {log}"
+    );
+    drop(second);
+    same(&before, &pod(&node, "web")?)?;
+    node.healthz().map(drop)
+}
+
+fn reboot(flavor: Flavor) -> Result<()> {
+    let (containerd, mut node) = start(flavor)?;
+    node.write_manifest("web.yaml", &server("web"))?;
+    let spec = json!({ "restartPolicy": "Never", "containers": [shell("main", "exit 0")] });
+    node.write_manifest("job.yaml", &manifest("job", spec))?;
+    let spec = json!({ "restartPolicy": "Never", "containers": [shell("main", "exit 7")] });
+    node.write_manifest("failed.yaml", &manifest("failed", spec))?;
+    let spec = json!({
+        "initContainers": [shell("once", "exit 0")],
+        "containers": [shell("main", "if [ -e /dev/termination-log ]; then sleep 0.3; fi; exit 1")],
+    });
+    node.write_manifest("crash.yaml", &manifest("crash", spec))?;
+    let web = running(&node, "web")?;
+    let job = wait_pod(&node, "job", "done", |pod| pod.phase() == "Succeeded")?;
+    let failed = wait_pod(&node, "failed", "failed", |pod| pod.phase() == "Failed")?;
+    let crash = wait_pod(&node, "crash", "restarted twice", |pod| pod.restarts("main") >= 2)?;
+
+    node.kill9();
+    containerd.reboot()?;
+    node.start_again()?;
+
+    let again = wait_pod(&node, "web", "running anew", |pod| {
+        pod.phase() == "Running" && pod.ready() && pod.container_id("main") != web.container_id("main")
+    })?;
+    ensure!(again.uid() == web.uid(), "another UID");
+    ensure!(
+        again.restarts("main") == 1,
+        "{} restarts of a container that was started twice",
+        again.restarts("main")
+    );
+    let more = wait_pod(&node, "crash", "crashing on", |pod| pod.restarts("main") > crash.restarts("main"))?;
+    ensure!(more.uid() == crash.uid());
+    // Finished is finished: nothing is run a second time.
+    for before in [&job, &failed] {
+        let after = pod(&node, before.name())?;
+        ensure!(after.phase() == before.phase(), "{} is {} now", before.name(), after.phase());
+        let found = in_runtime(&containerd, Some(before.uid()))?;
+        ensure!(found.containers.iter().all(|(_, _, state)| state != "CONTAINER_RUNNING"), "{found:?}");
+        ensure!(found.containers.len() <= 1, "{} was run again: {found:?}", before.name());
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_reboot_servers_start_again_and_finished_jobs_stay_finished() -> Result<()> {
+    reboot(Flavor::Debian16)
+}
+
+#[test]
+fn after_a_reboot_servers_start_again_and_finished_jobs_stay_finished_on_containerd_2() -> Result<()> {
+    reboot(Flavor::Built24)
+}
+
+#[test]
+fn a_pod_moves_from_upstreams_kubelet_to_mainstay_and_back_without_a_restart() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let shared = containerd.dir().join("shared");
+    let (root, manifests) = (shared.join("root"), shared.join("manifests"));
+    let both = || quick(&containerd).root(&root).manifests(&manifests);
+    let mut explicit: serde_json::Value = serde_json::from_str(&server("explicit"))?;
+    explicit["metadata"]["uid"] = json!("3f1c2a5e-0000-4000-8000-000000000001");
+
+    let mut upstream = both().upstream().start()?;
+    // One node: the same cgroups and logs, too.
+    let same_node = format!("cgroupRoot: {}\npodLogsDir: {}", upstream.cgroup_root(), upstream.pod_logs().display());
+    upstream.write_manifest("explicit.yaml", &explicit.to_string())?;
+    upstream.write_manifest("web.yaml", &server("web"))?;
+    let theirs = [running(&upstream, "explicit")?, running(&upstream, "web")?];
+    upstream.sigterm()?;
+
+    let mut mainstay = both().config(&same_node).start()?;
+    for before in &theirs {
+        let after = running(&mainstay, before.name())?;
+        ensure!(
+            after.uid() == before.uid(),
+            "{}: UID {} became {}",
+            before.name(),
+            before.uid(),
+            after.uid()
+        );
+        same_containers(before, &after)?;
+    }
+    let runtime = in_runtime(&containerd, None)?;
+    ensure!(runtime.sandboxes.len() == 2, "{runtime:?}");
+    mainstay.kill9();
+    mainstay.start_again()?;
+    for before in &theirs {
+        same_containers(before, &running(&mainstay, before.name())?)?;
+    }
+    // Upstream computes another UID for a file without one, but this one it must know again.
+    mainstay.remove_manifest("web.yaml")?;
+    // And one that mainstay starts itself, with what upstream's hash of a container covers.
+    let mut ours: serde_json::Value = serde_json::from_str(&server("ours"))?;
+    ours["metadata"]["uid"] = json!("3f1c2a5e-0000-4000-8000-000000000002");
+    ours["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "64Mi" }, "requests": { "cpu": "10m" } });
+    ours["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "1" }]);
+    mainstay.write_manifest("ours.yaml", &ours.to_string())?;
+    let ours = running(&mainstay, "ours")?;
+    listed(&mainstay, &["explicit", "ours"])?;
+    mainstay.sigterm()?;
+
+    let upstream = both().config(&same_node).upstream().start()?;
+    let after = running(&upstream, "explicit")?;
+    same_containers(&theirs[0], &after).with_context(|| upstream.log())?;
+    // Only a restart would change this, so give it the time of two of its relists.
+    std::thread::sleep(Duration::from_secs(2));
+    same_containers(&theirs[0], &pod(&upstream, "explicit")?).with_context(|| upstream.log())?;
+    same_containers(&ours, &pod(&upstream, "ours")?).with_context(|| upstream.log())?;
+    ensure!(in_runtime(&containerd, None)?.containers.len() == 2, "something was started again");
+    Ok(())
+}
+
+fn same_containers(before: &Seen, after: &Seen) -> Result<()> {
+    let (a, b) = (before.container("main"), after.container("main"));
+    for field in ["containerID", "restartCount", "state"] {
+        ensure!(a[field] == b[field], "{}: {field} was {}, is {}", before.name(), a[field], b[field]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_job_that_ends_while_mainstay_is_down_is_seen_to_have_ended() -> Result<()> {
+    let (containerd, mut node) = start(Flavor::Debian16)?;
+    let spec = json!({ "restartPolicy": "OnFailure", "containers": [shell("main", "sleep 1.5; echo over > /dev/termination-log; exit 0")] });
+    node.write_manifest("job.yaml", &manifest("job", spec))?;
+    let before = running(&node, "job")?;
+    node.kill9();
+    wait_until(Duration::from_secs(10), "the job's end", || {
+        let found = in_runtime(&containerd, Some(before.uid())).map_err(|error| format!("{error:#}"))?;
+        if found.containers.iter().all(|(_, _, state)| state == "CONTAINER_EXITED") {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })?;
+    node.start_again()?;
+    let after = wait_pod(&node, "job", "done", |pod| pod.phase() == "Succeeded")?;
+    let ended = &after.container("main")["state"]["terminated"];
+    ensure!(
+        ended["exitCode"] == 0 && ended["reason"] == "Completed" && ended["message"] == "over\n",
+        "{ended}"
+    );
+    ensure!(after.container_id("main") == before.container_id("main") && after.restarts("main") == 0);
+    ensure!(after.0["status"]["startTime"] == before.0["status"]["startTime"]);
+    ensure!(after.condition("PodScheduled") == before.condition("PodScheduled"), "a condition flipped");
+    ensure!(
+        events(&node, Some("job"))?.iter().all(|event| !event.starts_with("Started")),
+        "it was started again"
+    );
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! What is started again and when: crash loops, restart policies and rules, init containers, sidecars.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::time::Duration;
+
+use mainstay_e2e::{PodSeen, World, idle, sh, with};
+use mainstay_testkit::{Flavor, wait_until};
+use serde_json::{Value, json};
+
+const QUICK: &str = "crashLoopBackOff: {maxContainerRestartPeriod: 1s}";
+
+#[test]
+fn a_crashing_container_is_restarted_at_once_and_then_after_a_back_off() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, "crashLoopBackOff: {maxContainerRestartPeriod: 4s}").unwrap();
+        world.put("crash", json!({ "containers": [sh("c", "echo dying; exit 7"), idle("well")] })).unwrap();
+        let first =
+            world.wait("crash", "the first back-off", |pod| pod.waits("c") == "CrashLoopBackOff").unwrap();
+        // The first restart waits for nothing, so the first back-off comes after the second end.
+        assert_eq!((first.restarts("c"), first.phase()), (1, "Running"));
+        let expected =
+            format!("back-off 4s restarting failed container=c pod=crash-node_default({})", first.uid());
+        assert_eq!(first.waiting_message("c"), expected);
+        let last = &first.container("c")["lastState"]["terminated"];
+        assert_eq!((&last["exitCode"], &last["reason"]), (&json!(7), &json!("Error")));
+        assert_eq!(last["containerID"], first.container("c")["containerID"]);
+        assert_eq!(
+            (&first.container("c")["ready"], &first.container("c")["started"]),
+            (&json!(false), &json!(false))
+        );
+        let ready = first.condition("Ready");
+        assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("ContainersNotReady")));
+        assert_eq!(ready["message"], "containers with unready status: [c]");
+        assert!(first.is_true("Initialized") && first.is_true("PodReadyToStartContainers"));
+        let event = world.event("crash", "BackOff", "Back-off restarting").unwrap();
+        let text =
+            format!("Back-off restarting failed container c in pod crash-node_default({})", first.uid());
+        assert_eq!((event.message, event.kind.as_str()), (text, "Warning"));
+        assert_eq!(event.field_path, "spec.containers{c}");
+        assert_eq!(world.logs("crash", "c", "").unwrap(), "dying\n", "the log of the dead one can be read");
+
+        let third = world.wait("crash", "the third restart", |pod| pod.restarts("c") >= 3).unwrap();
+        assert_eq!(third.id("well"), first.id("well"));
+        assert_eq!(third.restarts("well"), 0);
+        let starts = starts_of(&world, &third, "c");
+        for pair in starts.windows(2) {
+            assert!(pair[1].1 - pair[0].1 >= 3.9, "the back-off of 4 s was kept: {starts:?}");
+        }
+        wait_until(Duration::from_secs(10), "at most one dead instance beside the newest", || {
+            let of_c = starts_of(&world, &third, "c");
+            if of_c.len() <= 2 { Ok(()) } else { Err(format!("{of_c:?}")) }
+        })
+        .unwrap();
+    }
+}
+
+/// Attempt and creation (in seconds) of the instances that the runtime still has, oldest first.
+fn starts_of(world: &World, seen: &PodSeen, name: &str) -> Vec<(u64, f64)> {
+    let mut found: Vec<_> = world
+        .containers_of(seen.uid())
+        .unwrap()
+        .iter()
+        .filter(|container| container["metadata"]["name"] == name)
+        .map(|container| {
+            let nanos: f64 = container["createdAt"].as_str().unwrap().parse().unwrap();
+            (container["metadata"]["attempt"].as_u64().unwrap_or(0), nanos / 1e9)
+        })
+        .collect();
+    found.sort_by_key(|(attempt, _)| *attempt);
+    found
+}
+
+fn sandbox_states(world: &World, seen: &PodSeen) -> Vec<String> {
+    let sandboxes = world.sandboxes_of(seen.uid()).unwrap();
+    sandboxes.iter().map(|sandbox| sandbox["state"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn pods_that_are_not_restarted_end_succeeded_or_failed_and_keep_their_logs() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, QUICK).unwrap();
+        let once = |policy: &str, code: u8| json!({ "restartPolicy": policy, "containers": [sh("c", &format!("echo said; exit {code}"))] });
+        world.put("never-0", once("Never", 0)).unwrap();
+        world.put("never-3", once("Never", 3)).unwrap();
+        world.put("on-failure-0", once("OnFailure", 0)).unwrap();
+        // Fails in two lives and succeeds in the third, which it knows from its restart count's log name.
+        world
+            .put("on-failure-1", json!({ "restartPolicy": "OnFailure", "containers": [sh("c", "exit 1"), sh("done", "exit 0")] }))
+            .unwrap();
+        for (name, phase, code, reason) in [
+            ("never-0", "Succeeded", 0, "Completed"),
+            ("never-3", "Failed", 3, "Error"),
+            ("on-failure-0", "Succeeded", 0, "Completed"),
+        ] {
+            let seen = world.wait(name, phase, |pod| pod.phase() == phase).unwrap();
+            assert_eq!((seen.exit_code("c"), seen.restarts("c")), (Some(code), 0), "{name}");
+            assert_eq!(seen.container("c")["state"]["terminated"]["reason"], reason);
+            let why = if code == 0 { "PodCompleted" } else { "PodFailed" };
+            for condition in ["Ready", "ContainersReady"] {
+                let condition = seen.condition(condition);
+                assert_eq!(
+                    (&condition["status"], &condition["reason"]),
+                    (&json!("False"), &json!(why)),
+                    "{name}"
+                );
+            }
+            let stopped = wait_until(Duration::from_secs(10), "the sandbox to stop", || {
+                let states = sandbox_states(&world, &seen);
+                if states == ["SANDBOX_NOTREADY"] { Ok(()) } else { Err(format!("{states:?}")) }
+            });
+            stopped.unwrap();
+            let seen = world
+                .wait(name, "its sandbox to be seen", |pod| !pod.is_true("PodReadyToStartContainers"))
+                .unwrap();
+            assert_eq!(seen.phase(), phase, "{name}");
+            assert_eq!(world.logs(name, "c", "").unwrap(), "said\n", "{name}");
+            assert_eq!(seen.condition("PodReadyToStartContainers")["message"], "pod sandbox is not ready");
+        }
+        let seen = world.wait("on-failure-1", "two restarts", |pod| pod.restarts("c") >= 2).unwrap();
+        assert_eq!(seen.phase(), "Running");
+        assert_eq!((seen.exit_code("done"), seen.restarts("done")), (Some(0), 0), "success is not repeated");
+    }
+}
+
+#[test]
+fn a_containers_own_restart_rules_override_the_pods_policy() {
+    let world = World::with_config(Flavor::Debian16, QUICK).unwrap();
+    let rule = |action: &str, code: i32| json!([{ "action": action, "exitCodes": { "operator": "In", "values": [code] } }]);
+    // A log directory that outlives the instance is the only memory a container without volumes has; so each one
+    // always ends with the code that its rule speaks of, or not.
+    world
+        .put("rules", json!({
+            "restartPolicy": "Never",
+            "containers": [
+                with(sh("matches", "exit 42"), json!({ "restartPolicy": "Never", "restartPolicyRules": rule("Restart", 42) })),
+                with(sh("other", "exit 41"), json!({ "restartPolicy": "Never", "restartPolicyRules": rule("Restart", 42) })),
+                with(sh("always", "exit 0"), json!({ "restartPolicy": "Always" })),
+                sh("plain", "exit 5"),
+            ],
+        }))
+        .unwrap();
+    let seen = world
+        .wait("rules", "two restarts", |pod| pod.restarts("matches") >= 2 && pod.restarts("always") >= 2)
+        .unwrap();
+    assert_eq!((seen.exit_code("other"), seen.restarts("other")), (Some(41), 0));
+    assert_eq!((seen.exit_code("plain"), seen.restarts("plain")), (Some(5), 0));
+    assert_eq!(seen.phase(), "Running");
+}
+
+#[test]
+fn a_restart_all_rule_starts_the_whole_pod_over_in_its_sandbox() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, QUICK).unwrap();
+        let rules =
+            json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [88] } }]);
+        // The trigger ends badly as soon as a minute's digit that it knows is over: here, after it has run two seconds.
+        let trigger = with(
+            sh("trigger", "sleep 2; exit 88"),
+            json!({ "restartPolicy": "Never", "restartPolicyRules": rules }),
+        );
+        world
+            .put("all", json!({
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 30,
+                "initContainers": [sh("init", "echo init"), with(idle("side"), json!({ "restartPolicy": "Always" }))],
+                "containers": [idle("worker"), trigger],
+            }))
+            .unwrap();
+        let first = world.running("all").unwrap();
+        let sandbox = world.sandboxes_of(first.uid()).unwrap()[0]["id"].clone();
+        let second = world
+            .wait("all", "all to be new", |pod| {
+                ["init", "side", "worker", "trigger"].iter().all(|name| pod.restarts(name) >= 1)
+                    && pod.runs("worker")
+                    && pod.runs("trigger")
+            })
+            .unwrap();
+        for name in ["init", "side", "worker", "trigger"] {
+            assert_ne!(second.id(name), first.id(name), "{name}");
+            assert_eq!(second.restarts(name), 1, "{name}");
+        }
+        assert_eq!(second.uid(), first.uid());
+        assert_eq!(world.sandboxes_of(second.uid()).unwrap()[0]["id"], sandbox);
+        let last = |name: &str| second.container(name)["lastState"]["terminated"].clone();
+        assert_eq!(last("worker")["reason"], "RestartingAllContainers", "{:#}", second.0["status"]);
+        assert_eq!(last("worker")["exitCode"], 137);
+        assert!(!second.condition("AllContainersRestarting").is_null());
+    }
+}
+
+/// Seconds of the day in a line `word HH:MM:SS.mmm`-like; busybox has no nanoseconds, so `/proc/uptime` is the clock.
+fn uptime_in(log: &str, word: &str) -> f64 {
+    let line = log.lines().find(|line| line.starts_with(word));
+    let line = line.unwrap_or_else(|| panic!("no {word} in {log:?}"));
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn stamped(word: &str) -> String {
+    format!("echo {word} $(cut -d' ' -f1 /proc/uptime)")
+}
+
+#[test]
+fn init_containers_run_one_after_the_other_before_the_rest() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, QUICK).unwrap();
+        let init = |name: &str| sh(name, &format!("{}; sleep 0.3; {}", stamped("begin"), stamped("end")));
+        let main = sh("main", &format!("{}; sleep 1000", stamped("begin")));
+        world
+            .put("ordered", json!({ "terminationGracePeriodSeconds": 1, "initContainers": [init("one"), init("two")], "containers": [main] }))
+            .unwrap();
+        world
+            .put(
+                "stuck",
+                json!({ "initContainers": [sh("bad", "echo no; exit 9")], "containers": [idle("main")] }),
+            )
+            .unwrap();
+        world
+            .put(
+                "over",
+                json!({
+                    "restartPolicy": "Never",
+                    "initContainers": [sh("good", "true"), sh("bad", "exit 9"), sh("after", "true")],
+                    "containers": [idle("main")],
+                }),
+            )
+            .unwrap();
+
+        let seen = world.running("ordered").unwrap();
+        world.logged("ordered", "main", "begin").unwrap();
+        let log = |name: &str| world.logs("ordered", name, "").unwrap();
+        let order = [
+            uptime_in(&log("one"), "begin"),
+            uptime_in(&log("one"), "end"),
+            uptime_in(&log("two"), "begin"),
+            uptime_in(&log("two"), "end"),
+            uptime_in(&log("main"), "begin"),
+        ];
+        assert!(order.is_sorted(), "{order:?}");
+        assert_eq!(seen.container("one")["state"]["terminated"]["reason"], "Completed");
+
+        let stuck =
+            world.wait("stuck", "its back-off", |pod| pod.waits("bad") == "CrashLoopBackOff").unwrap();
+        assert_eq!((stuck.phase(), stuck.waits("main")), ("Pending", "PodInitializing"));
+        let initialized = stuck.condition("Initialized");
+        assert_eq!(
+            (&initialized["status"], &initialized["reason"]),
+            (&json!("False"), &json!("ContainersNotInitialized"))
+        );
+        assert_eq!(initialized["message"], "containers with incomplete status: [bad]");
+        assert!(stuck.id("main").is_empty());
+        world.wait("stuck", "more restarts", |pod| pod.restarts("bad") >= 2).unwrap();
+
+        let over = world.wait("over", "Failed", |pod| pod.phase() == "Failed").unwrap();
+        assert_eq!(
+            (over.exit_code("good"), over.exit_code("bad"), over.restarts("bad")),
+            (Some(0), Some(9), 0)
+        );
+        assert!(over.id("after").is_empty() && over.id("main").is_empty());
+        assert_eq!(over.waits("main"), "PodInitializing");
+        assert_eq!(over.condition("Initialized")["reason"], "ContainersNotInitialized");
+    }
+}
+
+#[test]
+fn sidecars_start_in_order_are_restarted_and_stop_last_in_reverse() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, QUICK).unwrap();
+        // Each notes its begin and its end; each takes a little while to end.
+        let script = |more: &str| {
+            let end = stamped("end").replace('\'', "\"");
+            format!(
+                "trap '{} ; sleep 0.3; {end}; exit 0' TERM; {}; {more} while :; do sleep 0.1; done",
+                "true",
+                stamped("begin")
+            )
+            .replace("-d' '", "-d\" \"")
+        };
+        let side = |name: &str| with(sh(name, &script("")), json!({ "restartPolicy": "Always" }));
+        world
+            .put(
+                "side",
+                json!({
+                    "terminationGracePeriodSeconds": 25,
+                    "initContainers": [side("s1"), sh("between", &stamped("begin")), side("s2")],
+                    "containers": [sh("main", &script(""))],
+                }),
+            )
+            .unwrap();
+        let seen = world.running("side").unwrap();
+        let begin = |name: &str| uptime_in(&world.logged("side", name, "begin").unwrap(), "begin");
+        let order = [begin("s1"), begin("between"), begin("s2"), begin("main")];
+        assert!(order.is_sorted(), "{order:?}");
+
+        // A dead sidecar comes back alone.
+        world.containerd.crictl(&["stop", "--timeout", "0", seen.id("s1")]).unwrap();
+        let again = world.wait("side", "s1 again", |pod| pod.restarts("s1") == 1 && pod.runs("s1")).unwrap();
+        assert_eq!((again.id("main"), again.id("s2")), (seen.id("main"), seen.id("s2")));
+        world.logged("side", "s1", "begin").unwrap();
+
+        let mut followed: Vec<_> = ["main", "s2", "s1"]
+            .iter()
+            .map(|name| {
+                world.node.follow_logs("default", "side-node", name, "", Duration::from_secs(20)).unwrap()
+            })
+            .collect();
+        world.take_away("side").unwrap();
+        let ends: Vec<f64> =
+            followed.iter_mut().map(|log| uptime_in(&std::io::read_to_string(log).unwrap(), "end")).collect();
+        assert!(
+            ends.windows(2).all(|pair| pair[1] - pair[0] >= 0.25),
+            "main, s2, s1, each after the other: {ends:?}"
+        );
+        world.gone("side").unwrap();
+    }
+}
+
+#[test]
+fn a_job_with_a_sidecar_completes() {
+    let world = World::with_config(Flavor::Debian16, QUICK).unwrap();
+    let job = |code: u8| {
+        json!({
+            "restartPolicy": "Never",
+            "initContainers": [with(idle("side"), json!({ "restartPolicy": "Always" }))],
+            "containers": [sh("job", &format!("sleep 0.5; exit {code}"))],
+        })
+    };
+    world.put("good", job(0)).unwrap();
+    world.put("bad", job(4)).unwrap();
+    for (name, phase, code) in [("good", "Succeeded", 0), ("bad", "Failed", 4)] {
+        let seen = world.wait(name, phase, |pod| pod.phase() == phase).unwrap();
+        assert_eq!(seen.exit_code("job"), Some(code), "{name}");
+        assert_eq!((seen.exit_code("side"), seen.restarts("side")), (Some(0), 0), "stopped, not restarted");
+        let states: Vec<Value> = world
+            .containers_of(seen.uid())
+            .unwrap()
+            .iter()
+            .map(|container| container["state"].clone())
+            .collect();
+        assert_eq!(states, ["CONTAINER_EXITED", "CONTAINER_EXITED"]);
+    }
+}
