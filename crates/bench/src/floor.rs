@@ -47,9 +47,13 @@ pub(crate) fn measure(plan: &Plan) -> Result<Floor> {
         }
         let begun = Instant::now();
         let mut starts = tokio::task::JoinSet::new();
+        let permits = Arc::new(tokio::sync::Semaphore::new(plan.floor_parallel.unwrap_or(plan.pods.max(1))));
         for number in 0..plan.pods {
-            let (cri, node, cgroup) = (cri.clone(), Arc::clone(&node), cgroup.clone());
-            starts.spawn(async move { start_pod(&cri, &node, &cgroup, &format!("all-{number}")).await });
+            let (cri, node, cgroup, permits) = (cri.clone(), Arc::clone(&node), cgroup.clone(), Arc::clone(&permits));
+            starts.spawn(async move {
+                let _permit = permits.acquire().await?;
+                start_pod(&cri, &node, &cgroup, &format!("all-{number}")).await
+            });
         }
         while let Some(done) = starts.join_next().await {
             done.context("a start died")??;

@@ -17,12 +17,14 @@ use anyhow::{Context, Result, bail};
 use mainstay_testkit::Flavor;
 
 const USAGE: &str = "\
-cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--no-upstream] [--write]
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--no-upstream] [--write]
 
   --pods N            pods at once (default 100)
   --rounds N          single pods, one after the other (default 10)
   --idle SECONDS      how long CPU is measured at rest (default 30)
   --containerd V      Debian's 1.6 (default) or 2.4 built from Go modules
+  --floor-parallel N  at most so many pods at a time in the floor (default all)
+  --floor-only        only the floor
   --no-upstream       without upstream's kubelet
   --write             also write docs/benchmarks.md
 ";
@@ -34,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     pub(crate) idle: Duration,
     pub(crate) flavor: Flavor,
+    pub(crate) floor_parallel: Option<usize>,
+    pub(crate) floor_only: bool,
     pub(crate) upstream: bool,
     pub(crate) write: bool,
     pub(crate) mainstay: PathBuf,
@@ -55,6 +59,8 @@ fn plan() -> Result<Plan> {
         rounds: 10,
         idle: Duration::from_secs(30),
         flavor: Flavor::Debian16,
+        floor_parallel: None,
+        floor_only: false,
         upstream: true,
         write: false,
         mainstay: mainstay_testkit::workspace_root().join("target/release/mainstay"),
@@ -76,6 +82,8 @@ fn plan() -> Result<Plan> {
                     _ => bail!("--containerd takes 1.6 or 2.4"),
                 }
             }
+            "--floor-parallel" => plan.floor_parallel = Some(usize::try_from(number()?)?.max(1)),
+            "--floor-only" => plan.floor_only = true,
             "--no-upstream" => plan.upstream = false,
             "--write" => plan.write = true,
             other => bail!("unknown: {other}\n\n{USAGE}"),
@@ -93,6 +101,11 @@ fn plan() -> Result<Plan> {
 fn run(plan: &Plan) -> Result<()> {
     println!("floor: a bare CRI client");
     let floor = floor::measure(plan).context("the floor")?;
+    if plan.floor_only {
+        let single = agent::median(&mut floor.single.clone());
+        println!("  one pod {:.3} s, all {:.3} s", single.as_secs_f64(), floor.all.as_secs_f64());
+        return Ok(());
+    }
     println!("mainstay");
     let mainstay = agent::measure(plan, agent::Kind::Mainstay).context("mainstay")?;
     let upstream = if plan.upstream {

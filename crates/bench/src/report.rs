@@ -39,6 +39,7 @@ pub(crate) fn print(plan: &Plan, floor: &Floor, mainstay: &Figures, upstream: Op
     );
     row("resident memory at rest", None, memory(mainstay.rss_kib), upstream.map(|u| memory(u.rss_kib)));
     row("peak resident memory", None, memory(mainstay.peak_kib), upstream.map(|u| memory(u.peak_kib)));
+    row("resident memory after a restart", None, memory(mainstay.restarted_kib), upstream.map(|u| memory(u.restarted_kib)));
     row("CPU at rest, of one core", None, percent(mainstay.idle_cpu), upstream.map(|u| percent(u.idle_cpu)));
     row("the runtime's CPU meanwhile", None, percent(mainstay.runtime_cpu), upstream.map(|u| percent(u.runtime_cpu)));
     let list = |duration: Duration| (duration.as_secs_f64(), format!("{:.2} ms", duration.as_secs_f64() * 1e3));

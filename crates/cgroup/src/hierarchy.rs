@@ -137,7 +137,9 @@ impl Cgroups {
     #[must_use]
     pub fn missing_controllers(&self) -> Vec<&'static str> {
         let available = match &self.layout {
-            Layout::V1 { controllers, .. } => controllers.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            Layout::V1 { controllers, .. } => {
+                controllers.iter().map(|(name, _)| (*name).to_owned()).collect()
+            }
             Layout::V2 => words(&self.root.join("cgroup.controllers")).unwrap_or_default(),
         };
         REQUIRED.into_iter().filter(|name| !available.iter().any(|found| found == name)).collect()

@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::{Store, WriteError};
 
 /// Changes wait this long for company before they are written.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(25);
 
 /// A [`Store`] whose writes happen in a task of the owner's, [`Deferred::run`]. Handing over never waits for the disk.
 ///

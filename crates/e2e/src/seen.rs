@@ -326,3 +326,19 @@ fn collect(dir: &std::path::Path, into: &mut Vec<String>) {
         }
     }
 }
+
+/// Waits until what the node shows is on its disk. What changed in the last tenth of a second before a kill may have to be
+/// found out again, and then carries another time.
+///
+/// # Errors
+/// When the disk does not come to rest.
+pub fn persisted(node: &Node) -> Result<()> {
+    let quiet = Duration::from_millis(300);
+    std::thread::sleep(quiet);
+    wait_until(PATIENCE, "state files at rest", || {
+        let dirs = ["pods", "status"].map(|dir| node.root().join("mainstay").join(dir));
+        let files = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+        let newest = files.filter_map(|file| file.metadata().ok()?.modified().ok()?.elapsed().ok()).min();
+        if newest.is_none_or(|age| age > quiet) { Ok(()) } else { Err(format!("{newest:?}")) }
+    })
+}

@@ -126,7 +126,7 @@ fn pre_stop_hooks_run_before_the_signal_and_within_the_grace() {
                 ("http", "up\nasked: GET /bye?now=1 HTTP/1.1\n".to_owned()),
             ]
         );
-        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(15), "{took:?}");
+        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(30), "{took:?}");
         let event = world.event("fails", "FailedPreStopHook", "exited with 3").unwrap();
         assert_eq!(event.kind, "Warning");
         assert!(world.events("exec").unwrap().iter().all(|event| event.reason != "FailedPreStopHook"));
@@ -148,7 +148,7 @@ fn a_process_that_ignores_its_end_is_killed_after_the_grace() {
         assert_eq!(words(), "up\nno\n");
         world.gone("deaf").unwrap();
         let took = begun.elapsed();
-        assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(9), "{took:?}");
+        assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(20), "{took:?}");
     }
 }
 
@@ -220,7 +220,7 @@ fn a_pod_removed_while_its_post_start_hook_runs_goes_at_once() {
     let begun = Instant::now();
     world.take_away("hooked").unwrap();
     world.gone("hooked").unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     wait_until(Duration::from_secs(5), "nothing left", || {
         let left = world.containers_of(seen.uid()).map_err(|error| error.to_string())?;
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::seen::{
-    OBEDIENT, PATIENCE, Seen, in_runtime, listed, manifest, pod, quick, rejected, running, same, server, shell, start,
-    verdicts,
+    OBEDIENT, PATIENCE, Seen, in_runtime, listed, manifest, persisted, pod, quick, rejected, running, same,
+    server, shell, start, verdicts,
 };
 use mainstay_testkit::{Containerd, Flavor, Http, Node, mainstay_binary, wait_until};
 use serde_json::json;
@@ -54,7 +54,9 @@ fn each_bad_manifest_is_rejected_by_name_and_the_other_pods_do_not_notice() -> R
     }
     let big = fs::File::create(node.manifests().join("big.yaml"))?;
     big.set_len(11 << 20)?;
-    for (file, _, expected) in BAD.into_iter().chain([("big.yaml", "", &["larger than 10 MiB", "split the file"][..])]) {
+    for (file, _, expected) in
+        BAD.into_iter().chain([("big.yaml", "", &["larger than 10 MiB", "split the file"][..])])
+    {
         let problems = rejected(&node, file)?;
         for text in expected {
             ensure!(problems.contains(text), "{file}: {text:?} is not in {problems:?}");
@@ -95,6 +97,7 @@ fn a_second_file_with_the_same_pod_is_refused_and_takes_over_when_the_first_goes
     ensure!(problems.contains("first.yaml"), "the other file is not named: {problems}");
     same(&web, &pod(&node, "web")?)?;
     ensure!(in_runtime(&containerd, None)?.sandboxes.len() == 1);
+    persisted(&node)?;
     node.kill9();
     node.start_again()?;
     running(&node, "web")?;
@@ -121,7 +124,8 @@ fn odd_things_in_the_manifest_directory_neither_hang_nor_crash_mainstay() -> Res
     symlink("/no/such/file", dir.join("dangling.yaml"))?;
     rustix::fs::mknodat(rustix::fs::CWD, dir.join("fifo.yaml"), rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
     let _socket = std::os::unix::net::UnixListener::bind(dir.join("s.yaml"))?;
-    let hostile = ["new\nline.yaml", "quo\"te'.yaml", "$(reboot).yaml", " .yaml", "-rf.yaml", "%s%n.yaml", "ünï.yaml"];
+    let hostile =
+        ["new\nline.yaml", "quo\"te'.yaml", "$(reboot).yaml", " .yaml", "-rf.yaml", "%s%n.yaml", "ünï.yaml"];
     for (i, name) in hostile.iter().enumerate() {
         fs::write(dir.join(name), server(&format!("odd-{i}")))?;
     }
@@ -154,7 +158,8 @@ fn odd_things_in_the_manifest_directory_neither_hang_nor_crash_mainstay() -> Res
 }
 
 #[test]
-fn a_manifest_directory_that_is_swapped_keeps_its_pods_and_one_that_comes_back_late_is_followed_again() -> Result<()> {
+fn a_manifest_directory_that_is_swapped_keeps_its_pods_and_one_that_comes_back_late_is_followed_again()
+-> Result<()> {
     let (containerd, node) = start(Flavor::Debian16)?;
     for name in ["a", "b"] {
         node.write_manifest(&format!("{name}.yaml"), &server(name))?;
@@ -217,7 +222,11 @@ fn a_file_that_turns_bad_or_unreadable_keeps_its_pod_and_half_written_ones_start
     same(&web, &pod(&node, "web")?)?;
     wait_until(PATIENCE, "acceptance", || {
         let found = verdicts(&node, "web.yaml").map_err(|error| format!("{error:#}"))?;
-        if found.iter().all(|verdict| verdict["verdict"] == "accepted") { Ok(()) } else { Err(format!("{found:?}")) }
+        if found.iter().all(|verdict| verdict["verdict"] == "accepted") {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })?;
     same(&web, &pod(&node, "web")?)?;
     ensure!(in_runtime(&containerd, Some(web.uid()))?.containers.len() == 1);
@@ -226,7 +235,8 @@ fn a_file_that_turns_bad_or_unreadable_keeps_its_pod_and_half_written_ones_start
 
 fn mainstay(args: &[&str]) -> Result<(i32, String)> {
     let output = Command::new(mainstay_binary()?).args(args).output().context("cannot run mainstay")?;
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Ok((output.status.code().unwrap_or(-1), text))
 }
 
@@ -252,7 +262,10 @@ fn every_problem_of_a_configuration_is_told_at_once_with_exit_code_64() -> Resul
         }
     }
     let (code, text) = mainstay(&["kubelet", "--no-such-flag=1", "--v=x"])?;
-    ensure!(code == 64 && text.contains("unknown flag: --no-such-flag") && text.contains("--v"), "{code}: {text}");
+    ensure!(
+        code == 64 && text.contains("unknown flag: --no-such-flag") && text.contains("--v"),
+        "{code}: {text}"
+    );
     let (code, text) = mainstay(&["kubelet", "--config", "/no/such/file"])?;
     ensure!(code == 64 && text.contains("/no/such/file"), "{code}: {text}");
 
@@ -260,7 +273,10 @@ fn every_problem_of_a_configuration_is_told_at_once_with_exit_code_64() -> Resul
     let (code, text) = mainstay(&["check", "--config", &path])?;
     ensure!(code == 0 && text.contains("the configuration is valid"), "{code}: {text}");
     let (code, text) = mainstay(&["check", "--explain", "containerLogMaxSize"])?;
-    ensure!(code == 0 && text.contains("10Mi") && text.contains("--container-log-max-size"), "{code}: {text}");
+    ensure!(
+        code == 0 && text.contains("10Mi") && text.contains("--container-log-max-size"),
+        "{code}: {text}"
+    );
     let (code, text) = mainstay(&["check", "--explain", "containerLogMaxSiz"])?;
     ensure!(code == 1 && text.contains("did you mean \"containerLogMaxSize\"?"), "{code}: {text}");
 
@@ -293,9 +309,40 @@ fn a_hundred_odd_edits_of_one_file_end_with_the_last_one_running() -> Result<()>
     listed(&node, &["web"])?;
     wait_until(PATIENCE, "the end of the others", || {
         let found = in_runtime(&containerd, None).map_err(|error| format!("{error:#}"))?;
-        if found.sandboxes.len() == 1 && found.containers.len() == 1 { Ok(()) } else { Err(format!("{found:?}")) }
+        if found.sandboxes.len() == 1 && found.containers.len() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })?;
     same(&last, &pod(&node, "web")?)
+}
+
+#[test]
+fn a_file_taken_away_and_put_back_at_once_gives_a_new_pod() -> Result<()> {
+    let (containerd, node) = start(Flavor::Debian16)?;
+    let stubborn = shell("main", "trap '' TERM; while :; do sleep 1; done");
+    let text = manifest("web", json!({ "containers": [stubborn] }));
+    node.write_manifest("web.yaml", &text)?;
+    let before = running(&node, "web")?;
+    node.remove_manifest("web.yaml")?;
+    wait_until(PATIENCE, "its end to begin", || {
+        let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
+        if pod.0["metadata"]["deletionTimestamp"].is_string() { Ok(()) } else { Err("it runs".to_owned()) }
+    })?;
+    node.write_manifest("web.yaml", &text)?;
+    let after = wait_until(PATIENCE, "the new pod", || {
+        let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
+        let new = pod.container_id("main") != before.container_id("main");
+        if new && pod.ready() { Ok(pod) } else { Err(pod.0["status"].to_string()) }
+    })?;
+    ensure!(after.0["metadata"]["deletionTimestamp"].is_null());
+    ensure!(after.restarts("main") == 0, "{} restarts", after.restarts("main"));
+    ensure!(after.container("main")["lastState"] == json!({}), "{}", after.container("main"));
+    ensure!(after.0["status"]["startTime"] != before.0["status"]["startTime"], "the start of the old pod");
+    let found = in_runtime(&containerd, None)?;
+    ensure!(found.sandboxes.len() == 1 && found.containers.len() == 1, "{found:?}");
+    listed(&node, &["web"])
 }
 
 #[test]

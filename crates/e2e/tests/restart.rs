@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::seen::{
-    OBEDIENT, Seen, events, gone, in_runtime, listed, manifest, parse, pod, pods, quick, rejected, running,
-    same, server, shell, start, verdicts, wait_pod,
+    OBEDIENT, Seen, events, gone, in_runtime, listed, manifest, parse, persisted, pod, pods, quick, rejected,
+    running, same, server, shell, start, verdicts, wait_pod,
 };
 use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, wait_until};
 use serde_json::json;
@@ -44,6 +44,7 @@ fn settled(node: &Node) -> Result<Vec<Seen>> {
         pod.waits("main") == "CrashLoopBackOff" && pod.restarts("main") == 1
     })?;
     wait_pod(node, "absent", "without its image", |pod| pod.waits("main") == "ErrImageNeverPull")?;
+    persisted(node)?;
     pods(node)
 }
 
@@ -97,7 +98,7 @@ fn untouched_by_the_end_of_mainstay(flavor: Flavor) -> Result<()> {
     ensure!(told.elapsed() < Duration::from_secs(3), "it took {:?} to end", told.elapsed());
     let after = first_complete_list(&mut node, &names)?;
     all_same(&before, &after).context("after SIGTERM, in the first list")?;
-    ensure!(began.elapsed() < Duration::from_secs(9), "too slow a machine: the back-off ran out meanwhile");
+    ensure!(began.elapsed() < Duration::from_secs(9), "two restarts took so long that the back-off ran out");
     ensure!(in_runtime(&containerd, None)? == runtime_before, "something was made or removed in the runtime");
 
     // The crash loop goes on where it was: one restart, counted once.
@@ -123,10 +124,10 @@ fn pods_of_every_kind_are_untouched_by_sigkill_and_sigterm_on_containerd_2() -> 
 }
 
 /// A pod that goes through init, a hook and a start, killed after each of many delays.
-fn killed_while_starting_and_stopping(flavor: Flavor, rounds: u32) -> Result<()> {
+fn killed_while_starting_and_stopping(flavor: Flavor, rounds: u32, step: Duration) -> Result<()> {
     let (containerd, mut node) = start(flavor)?;
     for round in 0..rounds {
-        let delay = Duration::from_millis(u64::from(round) * 40);
+        let delay = step * round;
         let name = format!("pod-{round}");
         let file = format!("{name}.yaml");
         let mut main = shell("main", OBEDIENT);
@@ -177,17 +178,20 @@ fn killed_while_starting_and_stopping(flavor: Flavor, rounds: u32) -> Result<()>
 
 #[test]
 fn a_kill_at_any_moment_of_start_and_end_leaves_one_sandbox_and_then_nothing() -> Result<()> {
-    killed_while_starting_and_stopping(Flavor::Debian16, 14)
+    killed_while_starting_and_stopping(Flavor::Debian16, 10, Duration::from_millis(60))
 }
 
 #[test]
 fn a_kill_at_any_moment_of_start_and_end_leaves_one_sandbox_and_then_nothing_on_containerd_2() -> Result<()> {
-    killed_while_starting_and_stopping(Flavor::Built24, 7)
+    killed_while_starting_and_stopping(Flavor::Built24, 7, Duration::from_millis(80))
 }
 
 #[test]
 fn a_kill_while_a_pod_crash_loops_neither_repeats_nor_skips_a_restart() -> Result<()> {
-    let (containerd, mut node) = start(Flavor::Debian16)?;
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    // Slow enough that every attempt is seen, of which the runtime keeps two.
+    let config = "crashLoopBackOff: {maxContainerRestartPeriod: 2s}";
+    let mut node = Node::builder().containerd(&containerd).config(config).start()?;
     node.write_manifest(
         "crash.yaml",
         &manifest("crash", json!({ "containers": [shell("main", "exit 3")] })),
@@ -230,6 +234,7 @@ fn files_removed_edited_or_broken_while_mainstay_is_down_are_acted_upon_at_its_s
         .map(|name| running(&node, name))
         .collect::<Result<_>>()?;
     let [removed, edited, broken, kept, slow] = &before[..] else { anyhow::bail!("five pods") };
+    persisted(&node)?;
     node.kill9();
 
     node.remove_manifest("removed.yaml")?;
@@ -261,6 +266,7 @@ fn files_removed_edited_or_broken_while_mainstay_is_down_are_acted_upon_at_its_s
     listed(&node, &["broken", "edited", "kept"])?;
 
     // And once more: the last good manifest is on disk, not in memory.
+    persisted(&node)?;
     node.kill9();
     node.start_again()?;
     running(&node, "broken")?;
@@ -352,7 +358,8 @@ fn a_pod_moves_from_upstreams_kubelet_to_mainstay_and_back_without_a_restart() -
 
     let mut upstream = both().upstream().start()?;
     // One node: the same cgroups and logs, too.
-    let same_node = format!("cgroupRoot: {}\npodLogsDir: {}", upstream.cgroup_root(), upstream.pod_logs().display());
+    let same_node =
+        format!("cgroupRoot: {}\npodLogsDir: {}", upstream.cgroup_root(), upstream.pod_logs().display());
     upstream.write_manifest("explicit.yaml", &explicit.to_string())?;
     upstream.write_manifest("web.yaml", &server("web"))?;
     let theirs = [running(&upstream, "explicit")?, running(&upstream, "web")?];
@@ -382,7 +389,8 @@ fn a_pod_moves_from_upstreams_kubelet_to_mainstay_and_back_without_a_restart() -
     // And one that mainstay starts itself, with what upstream's hash of a container covers.
     let mut ours: serde_json::Value = serde_json::from_str(&server("ours"))?;
     ours["metadata"]["uid"] = json!("3f1c2a5e-0000-4000-8000-000000000002");
-    ours["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "64Mi" }, "requests": { "cpu": "10m" } });
+    ours["spec"]["containers"][0]["resources"] =
+        json!({ "limits": { "memory": "64Mi" }, "requests": { "cpu": "10m" } });
     ours["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "1" }]);
     mainstay.write_manifest("ours.yaml", &ours.to_string())?;
     let ours = running(&mainstay, "ours")?;
@@ -411,9 +419,10 @@ fn same_containers(before: &Seen, after: &Seen) -> Result<()> {
 #[test]
 fn a_job_that_ends_while_mainstay_is_down_is_seen_to_have_ended() -> Result<()> {
     let (containerd, mut node) = start(Flavor::Debian16)?;
-    let spec = json!({ "restartPolicy": "OnFailure", "containers": [shell("main", "sleep 1.5; echo over > /dev/termination-log; exit 0")] });
+    let spec = json!({ "restartPolicy": "OnFailure", "containers": [shell("main", "sleep 3; echo over > /dev/termination-log; exit 0")] });
     node.write_manifest("job.yaml", &manifest("job", spec))?;
     let before = running(&node, "job")?;
+    persisted(&node)?;
     node.kill9();
     wait_until(Duration::from_secs(10), "the job's end", || {
         let found = in_runtime(&containerd, Some(before.uid())).map_err(|error| format!("{error:#}"))?;
@@ -438,4 +447,72 @@ fn a_job_that_ends_while_mainstay_is_down_is_seen_to_have_ended() -> Result<()> 
         "it was started again"
     );
     Ok(())
+}
+
+#[test]
+fn a_pod_that_is_being_stopped_when_mainstay_is_killed_is_stopped_all_the_same() -> Result<()> {
+    let (containerd, mut node) = start(Flavor::Debian16)?;
+    let stubborn = shell("main", "trap '' TERM; while :; do sleep 1; done");
+    let spec = json!({ "terminationGracePeriodSeconds": 4, "containers": [stubborn] });
+    node.write_manifest("slow.yaml", &manifest("slow", spec))?;
+    let before = running(&node, "slow")?;
+    node.remove_manifest("slow.yaml")?;
+    let is_going = |pod: &Seen| pod.0["metadata"]["deletionTimestamp"].is_string();
+    let going = wait_pod(&node, "slow", "going", is_going)?;
+    // Past the moment at which what is known of it is on disk, and well within its grace.
+    std::thread::sleep(Duration::from_millis(800));
+    node.kill9();
+    node.start_again()?;
+    let after = wait_pod(&node, "slow", "still going", is_going)?;
+    ensure!(
+        after.0["metadata"] == going.0["metadata"],
+        "{} became {}",
+        going.0["metadata"],
+        after.0["metadata"]
+    );
+    ensure!(after.container_id("main") == before.container_id("main") && after.restarts("main") == 0);
+    let begun = Instant::now();
+    gone(&containerd, &node, before.uid())?;
+    ensure!(begun.elapsed() < Duration::from_secs(15), "it took {:?}: {}", begun.elapsed(), node.log());
+    listed(&node, &[])
+}
+
+#[test]
+fn a_kill_during_a_pull_or_its_back_off_forgets_neither() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Built24)?;
+    // A registry that takes calls and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    containerd.redirect_registry("silent.example", &format!("http://{}", silent.local_addr()?))?;
+    let mut node = Node::builder().containerd(&containerd).start()?;
+    let absent = json!({ "name": "main", "image": "silent.example/app:1" });
+    node.write_manifest("app.yaml", &manifest("app", json!({ "containers": [absent] })))?;
+    node.write_manifest("web.yaml", &server("web"))?;
+    let web = running(&node, "web")?;
+    let (mut call, _) = silent.accept()?;
+    let pulling = wait_pod(&node, "app", "pulling", |pod| pod.waits("main") == "ContainerCreating")?;
+    persisted(&node)?;
+    node.kill9();
+    node.start_again()?;
+    wait_pod(&node, "app", "pulling again", |pod| pod.waits("main") == "ContainerCreating")?;
+    same(&web, &pod(&node, "web")?)?;
+    // Now it hangs up on everybody.
+    std::io::Write::write_all(&mut call, b"").ok();
+    drop((call, silent));
+    let refused = wait_pod(&node, "app", "refused", |pod| pod.waits("main") == "ErrImagePull")?;
+    ensure!(refused.0["status"]["startTime"] == pulling.0["status"]["startTime"]);
+    let message = refused.container("main")["state"]["waiting"]["message"].clone();
+    ensure!(message.as_str().is_some_and(|text| text.contains("silent.example/app:1")), "{message}");
+    // What happened in the last tenth of a second may be forgotten, and then is found out again.
+    let record = node.root().join(format!("mainstay/pods/{}.json", refused.uid()));
+    wait_until(Duration::from_secs(5), "the failure on disk", || {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        if text.contains("ErrImagePull") { Ok(()) } else { Err(text) }
+    })?;
+    node.kill9();
+    node.start_again()?;
+    let after = wait_pod(&node, "app", "listed", |_| true)?;
+    let waits = after.waits("main");
+    ensure!(waits == "ErrImagePull" || waits == "ImagePullBackOff", "it waits for {waits:?}");
+    ensure!(in_runtime(&containerd, Some(after.uid()))?.sandboxes.len() == 1, "another sandbox");
+    same(&web, &pod(&node, "web")?)
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use mainstay_e2e::{PodSeen, World, idle, sh, with};
@@ -47,9 +49,16 @@ fn a_crashing_container_is_restarted_at_once_and_then_after_a_back_off() {
         for pair in starts.windows(2) {
             assert!(pair[1].1 - pair[0].1 >= 3.9, "the back-off of 4 s was kept: {starts:?}");
         }
-        wait_until(Duration::from_secs(10), "at most one dead instance beside the newest", || {
-            let of_c = starts_of(&world, &third, "c");
-            if of_c.len() <= 2 { Ok(()) } else { Err(format!("{of_c:?}")) }
+        // Logs and links go with their instances.
+        wait_until(Duration::from_secs(10), "one dead instance beside the newest, and no more", || {
+            let attempts: Vec<u64> =
+                starts_of(&world, &third, "c").iter().map(|(attempt, _)| *attempt).collect();
+            let logs = entries(&world.node.pod_logs().join(format!("default_crash-node_{}/c", third.uid())));
+            let expected: Vec<String> = attempts.iter().map(|attempt| format!("{attempt}.log")).collect();
+            let links = entries(&world.node.root().join("container-logs"));
+            let links = links.iter().filter(|link| link.starts_with("crash-node_default_c-")).count();
+            let seen = format!("attempts {attempts:?}, logs {logs:?}, {links} links");
+            if attempts.len() == 2 && logs == expected && links == 2 { Ok(()) } else { Err(seen) }
         })
         .unwrap();
     }
@@ -71,6 +80,15 @@ fn starts_of(world: &World, seen: &PodSeen, name: &str) -> Vec<(u64, f64)> {
     found
 }
 
+fn entries(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
 fn sandbox_states(world: &World, seen: &PodSeen) -> Vec<String> {
     let sandboxes = world.sandboxes_of(seen.uid()).unwrap();
     sandboxes.iter().map(|sandbox| sandbox["state"].as_str().unwrap().to_owned()).collect()
@@ -84,7 +102,7 @@ fn pods_that_are_not_restarted_end_succeeded_or_failed_and_keep_their_logs() {
         world.put("never-0", once("Never", 0)).unwrap();
         world.put("never-3", once("Never", 3)).unwrap();
         world.put("on-failure-0", once("OnFailure", 0)).unwrap();
-        // Fails in two lives and succeeds in the third, which it knows from its restart count's log name.
+        // One of two fails for ever; the other is done.
         world
             .put("on-failure-1", json!({ "restartPolicy": "OnFailure", "containers": [sh("c", "exit 1"), sh("done", "exit 0")] }))
             .unwrap();
@@ -127,8 +145,6 @@ fn pods_that_are_not_restarted_end_succeeded_or_failed_and_keep_their_logs() {
 fn a_containers_own_restart_rules_override_the_pods_policy() {
     let world = World::with_config(Flavor::Debian16, QUICK).unwrap();
     let rule = |action: &str, code: i32| json!([{ "action": action, "exitCodes": { "operator": "In", "values": [code] } }]);
-    // A log directory that outlives the instance is the only memory a container without volumes has; so each one
-    // always ends with the code that its rule speaks of, or not.
     world
         .put("rules", json!({
             "restartPolicy": "Never",
@@ -154,9 +170,9 @@ fn a_restart_all_rule_starts_the_whole_pod_over_in_its_sandbox() {
         let world = World::with_config(flavor, QUICK).unwrap();
         let rules =
             json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [88] } }]);
-        // The trigger ends badly as soon as a minute's digit that it knows is over: here, after it has run two seconds.
+        // It ends in the way that its rule speaks of once the others have been up for a while.
         let trigger = with(
-            sh("trigger", "sleep 2; exit 88"),
+            sh("trigger", "sleep 3; exit 88"),
             json!({ "restartPolicy": "Never", "restartPolicyRules": rules }),
         );
         world
@@ -189,7 +205,7 @@ fn a_restart_all_rule_starts_the_whole_pod_over_in_its_sandbox() {
     }
 }
 
-/// Seconds of the day in a line `word HH:MM:SS.mmm`-like; busybox has no nanoseconds, so `/proc/uptime` is the clock.
+/// The time in a line that [`stamped`] wrote; busybox has no finer clock than `/proc/uptime`.
 fn uptime_in(log: &str, word: &str) -> f64 {
     let line = log.lines().find(|line| line.starts_with(word));
     let line = line.unwrap_or_else(|| panic!("no {word} in {log:?}"));
@@ -197,7 +213,7 @@ fn uptime_in(log: &str, word: &str) -> f64 {
 }
 
 fn stamped(word: &str) -> String {
-    format!("echo {word} $(cut -d' ' -f1 /proc/uptime)")
+    format!("read up rest < /proc/uptime; echo {word} $up")
 }
 
 #[test]
@@ -266,24 +282,20 @@ fn init_containers_run_one_after_the_other_before_the_rest() {
 fn sidecars_start_in_order_are_restarted_and_stop_last_in_reverse() {
     for flavor in Flavor::ALL {
         let world = World::with_config(flavor, QUICK).unwrap();
-        // Each notes its begin and its end; each takes a little while to end.
-        let script = |more: &str| {
-            let end = stamped("end").replace('\'', "\"");
-            format!(
-                "trap '{} ; sleep 0.3; {end}; exit 0' TERM; {}; {more} while :; do sleep 0.1; done",
-                "true",
-                stamped("begin")
-            )
-            .replace("-d' '", "-d\" \"")
-        };
-        let side = |name: &str| with(sh(name, &script("")), json!({ "restartPolicy": "Always" }));
+        // Each notes its begin and its end, and takes a little while to end.
+        let script = format!(
+            "trap 'sleep 0.3; {}; exit 0' TERM; {}; while :; do sleep 0.1; done",
+            stamped("end"),
+            stamped("begin")
+        );
+        let side = |name: &str| with(sh(name, &script), json!({ "restartPolicy": "Always" }));
         world
             .put(
                 "side",
                 json!({
                     "terminationGracePeriodSeconds": 25,
                     "initContainers": [side("s1"), sh("between", &stamped("begin")), side("s2")],
-                    "containers": [sh("main", &script(""))],
+                    "containers": [sh("main", &script)],
                 }),
             )
             .unwrap();
@@ -338,5 +350,55 @@ fn a_job_with_a_sidecar_completes() {
             .map(|container| container["state"].clone())
             .collect();
         assert_eq!(states, ["CONTAINER_EXITED", "CONTAINER_EXITED"]);
+    }
+}
+
+#[test]
+fn a_pod_whose_sandbox_died_gets_the_next_one_and_starts_over() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, QUICK).unwrap();
+        let spec = |policy: &str| {
+            json!({
+                "restartPolicy": policy,
+                "initContainers": [sh("init", "echo again"), with(idle("side"), json!({ "restartPolicy": "Always" }))],
+                "containers": [idle("c")],
+            })
+        };
+        world.put("always", spec("Always")).unwrap();
+        world.put("never", spec("Never")).unwrap();
+        let before = world.running("always").unwrap();
+        let never = world.running("never").unwrap();
+        for seen in [&before, &never] {
+            let sandbox = world.sandboxes_of(seen.uid()).unwrap()[0]["id"].as_str().unwrap().to_owned();
+            world.containerd.crictl(&["stopp", &sandbox]).unwrap();
+        }
+        let after = world
+            .wait("always", "a new start", |pod| pod.is_true("Ready") && pod.id("c") != before.id("c"))
+            .unwrap();
+        assert_eq!(after.uid(), before.uid());
+        for name in ["init", "side", "c"] {
+            // One more than needed when it was restarted between its own end and that of the sandbox.
+            assert!((1..=2).contains(&after.restarts(name)), "{name}: {}", after.restarts(name));
+            assert_ne!(after.id(name), before.id(name), "{name}");
+        }
+        assert_eq!(after.restarts("init"), 1);
+        let ready: Vec<Value> = world
+            .sandboxes_of(after.uid())
+            .unwrap()
+            .into_iter()
+            .filter(|sandbox| sandbox["state"] == "SANDBOX_READY")
+            .collect();
+        assert_eq!(ready.len(), 1, "{ready:?}");
+        assert_eq!(ready[0]["metadata"]["attempt"], 1);
+        let event = world.event("always", "SandboxChanged", "").unwrap();
+        assert_eq!(event.message, "Pod sandbox changed, it will be killed and re-created.");
+
+        let over = world.wait("never", "its end", |pod| pod.phase() != "Running").unwrap();
+        assert_eq!(
+            (over.id("c"), over.restarts("c")),
+            (never.id("c"), 0),
+            "one that is not restarted gets no other sandbox"
+        );
+        assert_eq!(world.sandboxes_of(over.uid()).unwrap().len(), 1);
     }
 }

@@ -1,7 +1,10 @@
 //! Many pods at once, and many or rude clients.
 
 use anyhow::{Context, Result, ensure};
-use mainstay_e2e::seen::{OBEDIENT, Seen, cgroups, in_runtime, manifest, parse, pod, quick, running, same, server, shell, start};
+use mainstay_e2e::seen::{
+    OBEDIENT, Seen, cgroups, in_runtime, manifest, parse, persisted, pod, quick, running, same, server,
+    shell, start,
+};
 use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -61,6 +64,7 @@ fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Resul
     ensure!(ips.len() == COUNT, "{} addresses", ips.len());
 
     // Killed with a hundred pods: complete at once, nothing touched.
+    persisted(&node)?;
     node.kill9();
     let killed = Instant::now();
     node.spawn_again()?;
@@ -84,7 +88,11 @@ fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Resul
     })?;
     wait_until(Duration::from_secs(20), "no leftovers", || {
         let left = leftovers(&containerd, &node).map_err(|error| format!("{error:#}"))?;
-        if left.is_empty() { Ok(()) } else { Err(format!("{} things: {:?}", left.len(), left.iter().take(5).collect::<Vec<_>>())) }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} things: {:?}", left.len(), left.iter().take(5).collect::<Vec<_>>()))
+        }
     })?;
     let log = node.log();
     ensure!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");
@@ -107,11 +115,15 @@ fn leftovers(containerd: &Containerd, node: &Node) -> Result<Vec<String>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let own = [node.root().join("pods"), containerd.dir().join("state")].map(|dir| dir.display().to_string());
     let mounts = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    left.extend(mounts.filter(|point| own.iter().any(|own| point.starts_with(own.as_str()))).map(str::to_owned));
+    left.extend(
+        mounts.filter(|point| own.iter().any(|own| point.starts_with(own.as_str()))).map(str::to_owned),
+    );
     // Addresses are given back when the network of a sandbox is taken down, its namespace and its links with it.
     let leases = containerd.dir().join("ipam").join(containerd.instance().network());
     let leases = fs::read_dir(leases).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    left.extend(leases.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.starts_with("10.")));
+    left.extend(
+        leases.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.starts_with("10.")),
+    );
     Ok(left)
 }
 
@@ -133,7 +145,11 @@ fn rude_clients_get_an_error_or_nothing_and_others_are_still_served() -> Result<
     for request in garbage.into_iter().chain([endless.as_bytes()]) {
         for answer in [unix(&node, request)?, tcp(&node, request)?] {
             let status = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
-            ensure!(!status.contains(" 200"), "{:?}: {status}", String::from_utf8_lossy(request).chars().take(40).collect::<String>());
+            ensure!(
+                !status.contains(" 200"),
+                "{:?}: {status}",
+                String::from_utf8_lossy(request).chars().take(40).collect::<String>()
+            );
             ensure!(!String::from_utf8_lossy(&answer).contains("root:"), "a file of the machine was served");
         }
     }
@@ -234,11 +250,20 @@ fn the_read_only_port_shows_pods_and_health_and_nothing_else() -> Result<()> {
     running(&node, "web")?;
     let http = Http::Tcp(node.read_only());
     ensure!(http.get("/pods")?.status == 200 && http.get("/healthz")?.status == 200);
-    for path in ["/containerLogs/default/web-node/main", "/exec/default/web-node/main", "/mainstay/v1/events", "/mainstay/v1/manifests", "/configz", "/metrics"] {
+    for path in [
+        "/containerLogs/default/web-node/main",
+        "/exec/default/web-node/main",
+        "/mainstay/v1/events",
+        "/mainstay/v1/manifests",
+        "/configz",
+        "/metrics",
+    ] {
         let answer = http.get(path)?;
         ensure!(answer.status >= 400, "{path}: {} {}", answer.status, answer.text());
     }
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(node.root().join("mainstay.sock"))?.permissions());
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(node.root().join("mainstay.sock"))?.permissions(),
+    );
     ensure!(mode & 0o077 == 0, "the socket is open to others: {mode:o}");
     node.get("/mainstay/v1/node").context("on the socket")?;
     Ok(())

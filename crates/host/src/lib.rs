@@ -2,18 +2,19 @@
 //!
 //! [`Host`] reads `/proc`, `/sys` and `/etc` below roots that tests can move. Beside it stand [`MountTable`],
 //! [`ResolvConf`], [`FilesystemUsage`], the [`LockFile`] that keeps a second agent out, [`remove_dir_all_one_fs`] that
-//! never deletes through a mount, and [`ServiceManager`], which tells systemd how we are.
+//! never deletes through a mount, [`ServiceManager`], which tells systemd how we are, and two functions that keep the
+//! allocator small (the only unsafe code).
 //!
 //! What it does not do: it samples no cgroups (see `cgroup`), it mounts nothing, keeps no state and starts no task.
 //! Everything here blocks shortly; [`remove_dir_all_one_fs`] and [`FilesystemUsage`] may block long on a bad disk, call
 //! them off the async workers.
 
-#![forbid(unsafe_code)]
 
 mod filesystem;
 mod limits;
 mod lock;
 mod machine;
+mod memory;
 mod mounts;
 mod remove;
 mod resolv_conf;
@@ -23,6 +24,7 @@ pub use filesystem::FilesystemUsage;
 pub use limits::raise_open_file_limit;
 pub use lock::{LockError, LockFile};
 pub use machine::{CgroupMode, Host, HostError, SwapDevice};
+pub use memory::{release_free_memory, share_heaps};
 pub use mounts::{Mount, MountTable};
 pub use remove::{RemoveError, remove_dir_all_one_fs};
 pub use resolv_conf::{ResolvConf, ResolvConfError};

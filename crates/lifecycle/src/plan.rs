@@ -226,7 +226,9 @@ impl Draft<'_> {
         let PlanInput { pod, observed, .. } = *self.input;
         let all = views(pod, observed);
         if let Some(view) = all.iter().find(|view| view.after_exit(pod) == Some(AfterExit::RestartAll)) {
-            self.steps.push(Step::RestartAll { trigger: view.spec.name.as_str().into() });
+            if !self.waits(view) {
+                self.steps.push(Step::RestartAll { trigger: view.spec.name.as_str().into() });
+            }
             return None;
         }
         let init: Vec<_> = all.iter().filter(|view| view.kind != ContainerKind::Regular).copied().collect();
@@ -318,6 +320,7 @@ impl Draft<'_> {
     /// Keeps a sidecar running. Whether it runs as it should right now.
     fn keep_sidecar(&mut self, view: &View<'_>, exists: bool, sandbox: &SandboxId) -> bool {
         match view.phase().filter(|_| exists) {
+            Some(ContainerPhase::Running | ContainerPhase::Unknown) if self.waits(view) => false,
             Some(ContainerPhase::Running) if changed(view) => {
                 self.kill(view, KillReason::DefinitionChanged);
                 self.start_now(view, sandbox);
@@ -339,11 +342,12 @@ impl Draft<'_> {
     fn regular(&mut self, view: &View<'_>, sandbox: &SandboxId) {
         let pod = self.input.pod;
         match view.phase() {
-            Some(ContainerPhase::Running) if changed(view) => {
+            Some(ContainerPhase::Running) if !changed(view) => self.kept += 1,
+            Some(ContainerPhase::Running | ContainerPhase::Unknown) if self.waits(view) => {}
+            Some(ContainerPhase::Running) => {
                 self.kill(view, KillReason::DefinitionChanged);
                 self.start_now(view, sandbox);
             }
-            Some(ContainerPhase::Running) => self.kept += 1,
             Some(ContainerPhase::Unknown) => {
                 self.kill(view, KillReason::StateUnknown);
                 if restarts_when_killed(pod, view.kind, view.spec) {
@@ -362,6 +366,16 @@ impl Draft<'_> {
         }
     }
 
+    /// Whether something failed with this container and is not tried again yet. If so, its reason is noted.
+    fn waits(&mut self, view: &View<'_>) -> bool {
+        let now = self.input.now;
+        let Some(hold) = self.input.memory.hold(&view.spec.name, now) else { return false };
+        self.held += usize::from(view.kind == ContainerKind::Regular);
+        self.wake_at = earlier(self.wake_at, Some(hold.changes_at(now)));
+        self.reasons.insert(view.spec.name.as_str().into(), hold.reason(now));
+        true
+    }
+
     /// Starts a container whose old instance was just stopped: no back-off.
     fn start_now(&mut self, view: &View<'_>, sandbox: &SandboxId) {
         self.steps.push(Step::Start {
@@ -376,10 +390,7 @@ impl Draft<'_> {
     fn start(&mut self, view: &View<'_>, sandbox: Option<&SandboxId>) {
         let PlanInput { pod, memory, now, max_restart_period, .. } = *self.input;
         let name: ContainerName = view.spec.name.as_str().into();
-        if let Some(hold) = memory.hold(name.as_str(), now) {
-            self.held += usize::from(view.kind == ContainerKind::Regular);
-            self.wake_at = earlier(self.wake_at, Some(hold.changes_at(now)));
-            self.reasons.insert(name, hold.reason(now));
+        if self.waits(view) {
             return;
         }
         let mut after_crash = None;

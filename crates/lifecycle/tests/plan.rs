@@ -1,5 +1,7 @@
 //! Decision tables of the planner: pod and runtime as data in, plan as text out.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 use std::{fmt::Write as _, time::Duration, time::Instant};
 
 use jiff::Timestamp;

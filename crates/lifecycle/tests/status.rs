@@ -1,5 +1,7 @@
 //! Statuses that depend on what was said before: pod, runtime and last status as data in, one container's status out.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
@@ -95,13 +97,38 @@ fn containers_removed_to_restart_all_are_not_lost() {
     let running = json!({"running": {}});
     let ended = json!({"terminated": {"exitCode": 88, "containerID": "containerd://old"}});
     for (row, state, said, flag, count, waiting, last) in [
-        ("running, being restarted", &running, true, true, 1, "RestartingAllContainers", "RestartingAllContainers"),
-        ("ended, being restarted", &ended, true, true, 1, "RestartingAllContainers", "RestartingAllContainers"),
-        ("the flag is lowered in the same moment", &running, true, false, 1, "ContainerCreating", "RestartingAllContainers"),
+        (
+            "running, being restarted",
+            &running,
+            true,
+            true,
+            1,
+            "RestartingAllContainers",
+            "RestartingAllContainers",
+        ),
+        (
+            "ended, being restarted",
+            &ended,
+            true,
+            true,
+            1,
+            "RestartingAllContainers",
+            "RestartingAllContainers",
+        ),
+        (
+            "the flag is lowered in the same moment",
+            &running,
+            true,
+            false,
+            1,
+            "ContainerCreating",
+            "RestartingAllContainers",
+        ),
         ("really lost", &running, false, false, 1, "ContainerCreating", "ContainerStatusUnknown"),
     ] {
         let status = vanished(&previous(state.clone(), said), flag);
-        let worker = status.container_statuses.iter().flatten().find(|status| status.name == "worker").unwrap();
+        let worker =
+            status.container_statuses.iter().flatten().find(|status| status.name == "worker").unwrap();
         let state = worker.state.clone().unwrap().waiting.unwrap();
         let ended = worker.last_state.clone().unwrap().terminated.unwrap();
         assert_eq!(worker.restart_count, count, "{row}");
@@ -109,8 +136,12 @@ fn containers_removed_to_restart_all_are_not_lost() {
         assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some(last), 137), "{row}");
         assert_eq!(ended.container_id.as_deref(), Some("containerd://old"), "{row}");
         let again = vanished(&status, flag);
-        assert_eq!(again.container_statuses, status.container_statuses, "{row}: looking twice changes nothing");
-        let condition = status.conditions.iter().flatten().find(|c| c.type_ == "AllContainersRestarting").unwrap();
+        assert_eq!(
+            again.container_statuses, status.container_statuses,
+            "{row}: looking twice changes nothing"
+        );
+        let condition =
+            status.conditions.iter().flatten().find(|c| c.type_ == "AllContainersRestarting").unwrap();
         assert_eq!(condition.status == "True", flag, "{row}");
     }
 }

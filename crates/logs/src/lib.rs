@@ -21,6 +21,6 @@ mod rotate;
 mod tail;
 mod watch;
 
-pub use names::{container_log_symlink_name, highest_log_number};
+pub use names::{container_log_symlink_name, highest_log_number, remove_container_log};
 pub use read::{Options, ReadError, Streams, read, termination_log_tail};
 pub use rotate::{RotateError, RotationPolicy, needs_rotation, rotate};

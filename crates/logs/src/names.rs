@@ -40,6 +40,34 @@ pub fn highest_log_number(directory: &Path) -> io::Result<Option<u32>> {
     Ok(highest)
 }
 
+/// Removes a container's log with what was rotated out of it. What is gone already is no error. Blocks.
+///
+/// # Errors
+/// If a file or the list of files cannot be removed or read; the others are removed all the same.
+pub fn remove_container_log(log: &Path) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
+        return Ok(());
+    };
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let mut result = Ok(());
+    for entry in entries {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let rest = file_name.to_str().and_then(|file| file.strip_prefix(name));
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            match fs::remove_file(entry.path()) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => result = Err(e),
+                _ => {}
+            }
+        }
+    }
+    result
+}
+
 /// `N` of `<N>.log` or `<N>.log.<anything>`.
 fn log_number(name: &str) -> Option<u32> {
     let (number, rest) = name.split_once(SUFFIX)?;
@@ -60,6 +88,22 @@ mod tests {
         assert_eq!(long, format!("{}.log", "p".repeat(251)));
         let long = container_log_symlink_name(&"p".repeat(200), &"n".repeat(63), "c", "id");
         assert_eq!(long.len(), 255);
+    }
+
+    #[test]
+    fn a_log_goes_with_its_rotated_files_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("1.log");
+        for name in ["1.log", "1.log.20260101-000000", "1.log.20260101-000001.gz", "11.log", "1.logs", "2.log"] {
+            fs::write(directory.path().join(name), b"").unwrap();
+        }
+        remove_container_log(&log).unwrap();
+        remove_container_log(&log).unwrap();
+        remove_container_log(&directory.path().join("none/0.log")).unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["1.logs", "11.log", "2.log"]);
     }
 
     #[test]

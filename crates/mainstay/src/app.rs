@@ -42,6 +42,7 @@ pub(crate) enum Mode {
 
 /// Runs the agent until a signal ends it. Pods outlive it.
 pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
+    mainstay_host::share_heaps();
     logging::start(&loaded.config);
     info!(version = VERSION, ?mode, "mainstay starts");
     for notice in cli::notices(&loaded) {
@@ -50,7 +51,7 @@ pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
     // Two workers are plenty for an agent that waits most of the time, and keep its memory small.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(64)
+        .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
         .thread_name("mainstay")
         .enable_all()
@@ -202,6 +203,7 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
     }
     mainstay_upkeep::start(upkeep(loaded, mode, cri, root, links), &snapshots, tasks);
 
+    release_memory_when_quiet(snapshots.clone(), tasks);
     tell_service_manager(manager, snapshots, heartbeat, config.sync_frequency.as_std(), tasks);
     info!(node = %node_name, "mainstay is up");
     Ok(Held { _lock: lock })
@@ -287,6 +289,26 @@ fn upkeep(loaded: &Loaded, mode: Mode, cri: Cri, root: PathBuf, links: PathBuf) 
         log_workers: usize::try_from(config.container_log_max_workers).unwrap_or(1),
         log_period: config.container_log_monitor_interval.as_std(),
     }
+}
+
+/// After a burst of pods, what it needed goes back to the system.
+fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, tasks: &TaskGroup) {
+    const QUIET: Duration = Duration::from_secs(5);
+    let shutdown: Shutdown = tasks.shutdown();
+    tasks.spawn("memory", async move {
+        let work = async {
+            while snapshots.changed().await.is_ok() {
+                while let Ok(changed) = tokio::time::timeout(QUIET, snapshots.changed()).await {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                // It cannot fail, only die with the process.
+                tokio::task::spawn_blocking(mainstay_host::release_free_memory).await.ok();
+            }
+        };
+        shutdown.run_until_signalled(work).await;
+    });
 }
 
 /// READY=1 with the first complete snapshot; the watchdog is fed while the sync loop lives.

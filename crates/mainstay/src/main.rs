@@ -15,10 +15,6 @@ mod run;
 
 use std::process::ExitCode;
 
-/// Gives memory back after a burst of pods, where the system's allocator keeps it in per-thread arenas.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
     cli::main(args)

@@ -35,6 +35,9 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Before stopping or cleaning up is tried again.
 const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30));
 
+/// A reading that was wished for comes within milliseconds; after this long it is wished for again.
+const READING_DUE: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
+
 /// What a worker sends.
 #[derive(Debug)]
 pub(crate) enum Report {
@@ -172,7 +175,10 @@ impl Actor {
             match self.pods.get_mut(uid) {
                 None => {
                     info!(pod = %wanted.full_name, pod.uid = %uid, source = %wanted.source, "pod to run");
-                    let pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+                    // Without a record, its oldest sandbox tells best when it began.
+                    let sandboxes = self.observed.pods.get(uid).into_iter().flat_map(|pod| &pod.sandboxes);
+                    let begun = sandboxes.map(|sandbox| sandbox.created_at).min().unwrap_or(now);
+                    let pod = PodState::new(Arc::clone(wanted), PodMemory::new(begun));
                     // One that runs already (its record was lost, or another kubelet started it) is ours from now on.
                     self.shared.records.keep(wanted, &pod.memory);
                     self.pods.insert(uid.clone(), pod);
@@ -200,7 +206,8 @@ impl Actor {
             }
         }
         touched.extend(self.take_in_orphans(now));
-        Some(touched)
+        // The first look is at all: a pod that was going when mainstay ended is no news to anybody, and must go on going.
+        (self.sender.borrow().generation > 0).then_some(touched)
     }
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
@@ -263,24 +270,45 @@ impl Actor {
                 pod.worker = None;
                 pod.acted_at = Some(Instant::now());
                 pod.not_started.clear();
-                if end == JobEnd::AtRest {
-                    pod.stage = PodStage::Terminated;
-                }
-                if end == JobEnd::Failed {
-                    pod.failures = pod.failures.saturating_add(1);
-                    let wait = jiff::SignedDuration::try_from(RETRY.delay(pod.failures)).unwrap_or_default();
-                    pod.wake_at = Timestamp::now().checked_add(wait).ok();
-                } else {
-                    pod.failures = 0;
+                pod.wake_at = None;
+                match end {
+                    JobEnd::Done => pod.failures = 0,
+                    JobEnd::AtRest => {
+                        pod.failures = 0;
+                        pod.stage = PodStage::Terminated;
+                    }
+                    // A pod that is stopped once need not be stopped again; if it must, something resists.
+                    JobEnd::Stopped | JobEnd::Failed => {
+                        let resisted = u32::from(end == JobEnd::Failed) + pod.failures;
+                        pod.failures = pod.failures.saturating_add(1);
+                        if resisted > 0 {
+                            let wait = jiff::SignedDuration::try_from(RETRY.delay(resisted)).unwrap_or_default();
+                            pod.retry_at = Timestamp::now().checked_add(wait).ok();
+                        }
+                    }
                 }
                 // Nothing is decided before a reading that was begun after this moment.
                 let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made };
-                if self.shared.config.refresh.try_send(wish).is_err() {
-                    // The relist brings it, a little later.
-                    pod.wake_at = Some(Timestamp::now());
-                }
+                // With the channel full, it is wished for again a little later.
+                self.shared.config.refresh.try_send(wish).ok();
                 Some(uid)
             }
+        }
+    }
+
+    /// Nothing can be decided before a reading comes.
+    fn wait_for_reading(&mut self, uid: &PodUid, wish_again: bool) {
+        let now = Timestamp::now();
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        if !wish_again {
+            pod.wake_at = None;
+        } else if pod.wake_at.is_none_or(|at| at <= now) {
+            if pod.wake_at.is_some() {
+                let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made: None };
+                // With the channel full there is a next time.
+                self.shared.config.refresh.try_send(wish).ok();
+            }
+            pod.wake_at = now.checked_add(READING_DUE).ok();
         }
     }
 
@@ -304,10 +332,13 @@ impl Actor {
     /// Looks at one pod and sets a worker to what is to be done.
     fn consider(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.get(uid) else { return };
-        if pod.worker.is_some() || !self.observed.runtime.reachable {
+        if pod.worker.is_some() {
             return;
         }
-        if pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted)) {
+        let unread = pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted));
+        if !self.observed.runtime.reachable || unread {
+            // All pods are looked at when the runtime answers again. A reading that does not come is wished for again.
+            self.wait_for_reading(uid, self.observed.runtime.reachable);
             return;
         }
         let name_taken = pod.stage == PodStage::Waiting
@@ -351,12 +382,15 @@ impl Actor {
             objects: Arc::clone(&self.desired.objects),
             runtime: Arc::clone(&self.observed.runtime),
             record,
+            had_pull_trouble: !pod.memory.pulls.is_empty(),
             job,
             cancel: cancel.clone(),
             log: worker::MadeLog::default(),
         };
         let name = format!("pod {}", pod.desired.full_name);
         let handle = self.tasks.spawn(name, worker::run(Arc::clone(&self.shared), order));
+        pod.wake_at = None;
+        pod.retry_at = None;
         pod.worker = Some(Worker { handle, cancel, sync, silent: false });
     }
 

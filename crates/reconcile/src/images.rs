@@ -112,18 +112,13 @@ pub(crate) async fn ensure(
             let text =
                 format!("Container image {asked:?} already present on machine and can be accessed by the pod");
             shared.event(desired, who, EventKind::Normal, "Pulled", text);
-            if desired_had_pull_trouble(order, asked) {
+            if order.had_pull_trouble {
                 shared.report(&desired.uid, Fact::Pulled { image: asked.to_owned() }).await;
             }
             Ok(present)
         }
         _ => pull(shared, order, target, spec, kind, &image).await,
     }
-}
-
-/// Whether an earlier pull of this image is still held against the container.
-fn desired_had_pull_trouble(order: &Order, image: &str) -> bool {
-    order.record.as_ref().is_some_and(|record| record.memory.pulls.contains_key(image))
 }
 
 async fn held(

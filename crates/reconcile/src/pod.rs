@@ -25,6 +25,8 @@ pub(crate) struct PodState {
     pub(crate) acted_at: Option<Instant>,
     /// When to look again.
     pub(crate) wake_at: Option<Timestamp>,
+    /// Stopping or cleaning up is not tried again before.
+    pub(crate) retry_at: Option<Timestamp>,
     pub(crate) reasons: BTreeMap<ContainerName, ContainerReason>,
     pub(crate) not_started: Vec<ContainerId>,
     /// The outcome as published last.
@@ -74,6 +76,7 @@ impl PodState {
             worker: None,
             acted_at: None,
             wake_at: None,
+            retry_at: None,
             reasons: BTreeMap::new(),
             not_started: Vec::new(),
             outcome: None,
@@ -112,6 +115,8 @@ impl PodState {
     fn end(&mut self) {
         self.stage = PodStage::Terminating;
         self.wake_at = None;
+        self.retry_at = None;
+        self.failures = 0;
         self.reasons.clear();
         if let Some(worker) = self.worker.as_ref().filter(|worker| worker.sync) {
             worker.cancel.cancel();
@@ -136,7 +141,15 @@ impl PodState {
             let input =
                 PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, max_restart_period, now };
             match plan(&input) {
-                Plan::Act { steps, reasons, wake_at } => {
+                Plan::Act { steps, mut reasons, wake_at } => {
+                    // Why a container waits is true until another try has shown otherwise.
+                    for step in &steps {
+                        if let Step::Start { name, .. } = step
+                            && let Some(reason) = self.reasons.remove(name)
+                        {
+                            reasons.entry(name.clone()).or_insert(reason);
+                        }
+                    }
                     self.wake_at = wake_at;
                     self.reasons = reasons;
                     return if steps.is_empty() { Decision::Rest } else { Decision::Sync(steps) };
@@ -148,17 +161,15 @@ impl PodState {
                 }
             }
         }
-        let runs = observed.is_some_and(|o| o.any_running() || o.sandboxes.iter().any(|s| s.ready));
-        if runs {
+        if let Some(retry_at) = self.retry_at.filter(|at| *at > now) {
+            self.wake_at = Some(retry_at);
+            return Decision::Rest;
+        }
+        if observed.is_some_and(|o| o.any_running() || o.sandboxes.iter().any(|s| s.ready)) {
             self.stage = PodStage::Terminating;
-            return if self.wake_at.is_some_and(|at| at > now) {
-                Decision::Rest
-            } else {
-                Decision::Stop { grace_seconds: self.grace_seconds() }
-            };
+            return Decision::Stop { grace_seconds: self.grace_seconds() };
         }
         match self.stage {
-            _ if self.wake_at.is_some_and(|at| at > now) => Decision::Rest,
             PodStage::Terminated if self.memory.deletion.is_none() || observed.is_none() => Decision::Rest,
             _ if self.memory.deletion.is_some() => Decision::Remove,
             _ => Decision::Settle,
@@ -240,5 +251,68 @@ impl PodState {
         });
         self.outcome = Some(Arc::clone(&outcome));
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::SignedDuration;
+    use mainstay_lifecycle::HoldCause;
+    use mainstay_types::{FullName, ObservedSandbox, PodSource};
+
+    use super::*;
+
+    #[test]
+    fn a_reason_to_wait_stands_until_the_next_try_has_ended() {
+        let pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }))
+        .unwrap();
+        let full_name = FullName::new("default", "p");
+        let desired = DesiredPod {
+            uid: "u1".into(),
+            full_name: full_name.clone(),
+            pod: Arc::new(pod),
+            source: PodSource::File,
+            origin: "".into(),
+            terminate: None,
+        };
+        let now = Timestamp::now();
+        let sandbox = ObservedSandbox {
+            id: "s0".into(),
+            attempt: 0,
+            ready: true,
+            created_at: now,
+            ips: vec!["10.0.0.1".into()],
+            host_network: false,
+            source: None,
+        };
+        let observed = ObservedPod {
+            uid: "u1".into(),
+            full_name,
+            read_at: Instant::now(),
+            sandboxes: vec![sandbox],
+            containers: Vec::new(),
+        };
+        let mut state = PodState::new(Arc::new(desired), PodMemory::new(now));
+        let period = Duration::from_secs(300);
+        let decide = |state: &mut PodState, seconds| {
+            let later = now + SignedDuration::from_secs(seconds);
+            state.decide(Some(&observed), false, period, later)
+        };
+        let shown = |state: &PodState| state.reasons.values().map(|reason| reason.reason.clone()).collect::<Vec<_>>();
+
+        assert!(matches!(decide(&mut state, 0), Decision::Sync(_)));
+        let cause = HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
+        state.note(Fact::PullFailed { name: "c".into(), image: "i".into(), at: now, cause }, period);
+        assert_eq!(decide(&mut state, 1), Decision::Rest);
+        assert_eq!(shown(&state), ["ErrImagePull"]);
+        assert!(matches!(decide(&mut state, 11), Decision::Sync(_)), "it is tried again");
+        assert_eq!(shown(&state), ["ErrImagePull"], "and meanwhile nothing better is known");
+        state.note(Fact::Started { name: "c".into(), id: "c1".into() }, period);
+        assert!(shown(&state).is_empty());
     }
 }

@@ -69,6 +69,8 @@ pub(crate) enum Job {
 pub(crate) enum JobEnd {
     /// As it should, or as far as it went; the next look decides.
     Done,
+    /// Everything was told to stop.
+    Stopped,
     /// The pod has come to rest.
     AtRest,
     /// It must be tried again, and not at once.
@@ -84,6 +86,8 @@ pub(crate) struct Order {
     pub(crate) runtime: Arc<RuntimeHealth>,
     /// To be on disk before anything is made.
     pub(crate) record: Option<PodRecord>,
+    /// Some image could not be pulled before.
+    pub(crate) had_pull_trouble: bool,
     pub(crate) job: Job,
     pub(crate) cancel: Cancel,
     pub(crate) log: MadeLog,
@@ -239,7 +243,7 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
             JobEnd::Done
         }
         Job::Stop { grace_seconds } => match kill::stop_pod(shared, order, grace_seconds).await {
-            Ok(()) => JobEnd::Done,
+            Ok(()) => JobEnd::Stopped,
             Err(error) => {
                 warn!(%error, "cannot stop the pod; trying again");
                 let text = format!("error killing pod: {error}");
@@ -273,7 +277,15 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         let reason = ContainerReason { reason: "CreatePodSandboxError".into(), message: error.to_string() };
         warn!(%error, "cannot write the pod's record, so nothing of it is started");
         shared.event(&order.desired, None, EventKind::Warning, "FailedSync", error.to_string());
-        hold(shared, &uid, SANDBOX_HOLD.into(), HoldCause::Failed(reason), RETRY_AFTER).await;
+        // Whatever the steps were for is not tried again before its time.
+        let mut names: Vec<ContainerName> = vec![SANDBOX_HOLD.into()];
+        names.extend(steps.into_iter().filter_map(|step| match step {
+            Step::Start { name, .. } | Step::Kill { name, .. } | Step::RestartAll { trigger: name } => Some(name),
+            _ => None,
+        }));
+        for name in names {
+            hold(shared, &uid, name, HoldCause::Failed(reason.clone()), RETRY_AFTER).await;
+        }
         return;
     }
     let mut made: Option<sandbox::Made> = None;
@@ -304,6 +316,8 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 shared.report(&uid, Fact::RestartingAll).await;
                 if let Err(error) = kill::remove_all_containers(shared, order, trigger.as_str()).await {
                     warn!(%error, "cannot restart all containers; trying again");
+                    let reason = ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
+                    hold(shared, &uid, trigger, HoldCause::Failed(reason), RETRY_AFTER).await;
                     return;
                 }
             }

@@ -156,9 +156,12 @@ impl Builder {
     ) -> bool {
         let pod = &outcome.desired.pod;
         let known = self.views.get(uid);
+        // A file that was taken away and put back: the same UID, but a new pod, of which nothing is known yet.
+        let reborn = known.is_some_and(|entry| entry.outcome.deletion.is_some() && outcome.deletion.is_none());
         let previous = known
             .and_then(|entry| entry.view.pod.status.as_ref())
-            .or_else(|| self.restored.get(uid));
+            .or_else(|| self.restored.get(uid))
+            .filter(|_| !reborn);
         let qos_class = runtime::qos_class(pod);
         let resources = pod_resources(pod);
         let status = pod_status(&StatusInput {

@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use mainstay_types::NodeSnapshot;
+use mainstay_logs::{container_log_symlink_name, remove_container_log};
+use mainstay_types::{ContainerId, NodeSnapshot};
 use tracing::{debug, warn};
 
 use crate::UpkeepConfig;
@@ -45,6 +46,35 @@ pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshot: Arc<NodeSnapshot
     });
     if work.await.is_err() {
         warn!("the sweep for leftover directories died; the next one tries again");
+    }
+}
+
+/// Removes the log of a dead container, what was rotated out of it, and the link to it.
+pub(crate) async fn remove_log(config: &UpkeepConfig, snapshot: &NodeSnapshot, id: &ContainerId) {
+    let pods = snapshot.pods.iter().filter_map(|view| view.observed.as_deref());
+    let found = pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)));
+    let Some((pod, container)) = found.into_iter().find(|(_, container)| container.id == *id) else { return };
+    let shared = pod.containers.iter().any(|other| other.id != *id && other.log_path == container.log_path);
+    if container.log_path.is_empty() || shared {
+        return;
+    }
+    let log = PathBuf::from(&*container.log_path);
+    let (name, namespace) = (&pod.full_name.name, &pod.full_name.namespace);
+    let link = container_log_symlink_name(name, namespace, container.name.as_str(), id.as_str());
+    let link = config.container_log_links.join(link);
+    let work = tokio::task::spawn_blocking(move || {
+        if let Err(error) = remove_container_log(&log) {
+            debug!(%error, log = %log.display(), "cannot remove the log of a dead container");
+        }
+        match fs::remove_file(&link) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                debug!(%error, link = %link.display(), "cannot remove the link to the log of a dead container");
+            }
+            _ => {}
+        }
+    });
+    if work.await.is_err() {
+        warn!(container.id = %id, "removing a container's log died; the log goes with its pod");
     }
 }
 

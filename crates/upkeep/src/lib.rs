@@ -73,7 +73,11 @@ async fn collect_garbage(config: Arc<UpkeepConfig>, mut snapshots: Snapshots) {
         if let Some(snapshot) = current {
             for removal in garbage::superseded(&snapshot, config.keep, jiff::Timestamp::now()) {
                 let result = match &removal {
-                    garbage::Removal::Container(id) => config.cri.remove_container(id.as_str()).await,
+                    garbage::Removal::Container(id) => {
+                        // The log first, as upstream: once the container is gone, nobody knows where its log is.
+                        leftovers::remove_log(&config, &snapshot, id).await;
+                        config.cri.remove_container(id.as_str()).await
+                    }
                     garbage::Removal::Sandbox(id) => {
                         // A sandbox that died by itself still holds its network until it is stopped.
                         match config.cri.stop_sandbox(id.as_str()).await {

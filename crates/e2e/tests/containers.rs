@@ -1,0 +1,207 @@
+//! What containers are given, and what is said when they cannot be started with it.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::fs;
+
+use mainstay_e2e::{World, idle, pod, sh, with};
+use mainstay_testkit::Flavor;
+use serde_json::json;
+
+#[test]
+fn containers_get_their_environment_hosts_file_and_names() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let objects = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {COLOUR: blue, SIZE: \"9\"}\n---\n\
+                   apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData: {password: hunter2}\n";
+    world.node.write_manifest("objects.yaml", objects).unwrap();
+    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+    let env = json!([
+        { "name": "PASSWORD", "valueFrom": { "secretKeyRef": { "name": "login", "key": "password" } } },
+        { "name": "NOTHING", "valueFrom": { "configMapKeyRef": { "name": "settings", "key": "none", "optional": true } } },
+        { "name": "POD", "valueFrom": field("metadata.name") },
+        { "name": "IP", "valueFrom": field("status.podIP") },
+        { "name": "NODE", "valueFrom": field("spec.nodeName") },
+        { "name": "LABEL", "valueFrom": field("metadata.labels['app']") },
+        { "name": "MEMORY", "valueFrom": { "resourceFieldRef": { "resource": "limits.memory" } } },
+        { "name": "GREETING", "value": "hello $(POD), $$(POD), $(UNKNOWN)" },
+    ]);
+    let script = "env; echo hostname=$(hostname); cat /etc/hosts; sleep 1000";
+    let container = with(
+        sh("c", script),
+        json!({
+            "env": env,
+            "envFrom": [{ "configMapRef": { "name": "settings" } }, { "prefix": "PRE_", "configMapRef": { "name": "settings" } }],
+            "resources": { "limits": { "memory": "32Mi" } },
+        }),
+    );
+    let mut manifest = pod(
+        "env",
+        json!({
+            "terminationGracePeriodSeconds": 1,
+            "hostAliases": [{ "ip": "192.0.2.7", "hostnames": ["db.test", "db"] }],
+            "containers": [container],
+        }),
+    );
+    manifest["metadata"]["labels"] = json!({ "app": "greeter" });
+    world.put_manifest("env", &manifest).unwrap();
+    // On the host's network the node's own name and addresses show.
+    let host = "echo hostname=$(hostname); ls /sys/class/net; head -c 200 /etc/hosts; sleep 1000";
+    world
+        .put(
+            "host",
+            json!({ "hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [sh("c", host)] }),
+        )
+        .unwrap();
+
+    let seen = world.running("env").unwrap();
+    let ip = seen.text("/status/podIP");
+    let log = world.logged("env", "c", "db.test").unwrap();
+    for line in [
+        "COLOUR=blue",
+        "SIZE=9",
+        "PRE_COLOUR=blue",
+        "PASSWORD=hunter2",
+        "POD=env-node",
+        &format!("IP={ip}"),
+        "NODE=node",
+        "LABEL=greeter",
+        "MEMORY=33554432",
+        "GREETING=hello env-node, $(POD), $(UNKNOWN)",
+        "hostname=env-node",
+        "# Kubernetes-managed hosts file.",
+        "127.0.0.1\tlocalhost",
+        &format!("{ip}\tenv-node"),
+        "192.0.2.7\tdb.test\tdb",
+    ] {
+        assert!(log.lines().any(|have| have == line), "no line {line:?} in\n{log}");
+    }
+    assert!(!log.contains("NOTHING="), "an optional key that is missing is left out");
+
+    let seen = world.running("host").unwrap();
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let log = world.logged("host", "c", "hosts file").unwrap();
+    assert!(log.contains(&format!("hostname={}", own.trim())), "{log}");
+    assert!(log.contains("# Kubernetes-managed hosts file (host network).\n"), "{log}");
+    assert_eq!(seen.text("/status/podIP"), seen.text("/status/hostIP"));
+    let sandbox = world.sandboxes_of(seen.uid()).unwrap()[0]["id"].as_str().unwrap().to_owned();
+    let config = world.crictl(&["inspectp", &sandbox]).unwrap()["info"]["config"].clone();
+    assert_eq!(config["linux"]["security_context"]["namespace_options"]["network"], 2);
+    assert!(config["hostname"].is_null(), "the host's own name stays");
+
+    // A missing object is said so, and the container starts when it comes.
+    world
+        .put("later", json!({ "containers": [with(idle("c"), json!({ "envFrom": [{ "secretRef": { "name": "not-yet" } }] }))] }))
+        .unwrap();
+    let seen = world
+        .wait("later", "CreateContainerConfigError", |pod| pod.waits("c") == "CreateContainerConfigError")
+        .unwrap();
+    assert_eq!(seen.waiting_message("c"), r#"secret "not-yet" not found"#);
+    assert_eq!(seen.phase(), "Pending");
+    world
+        .node
+        .write_manifest(
+            "late.yaml",
+            "apiVersion: v1\nkind: Secret\nmetadata: {name: not-yet}\nstringData: {a: b}\n",
+        )
+        .unwrap();
+    world.running("later").unwrap();
+}
+
+#[test]
+fn a_container_that_cannot_be_started_says_why() {
+    for flavor in Flavor::ALL {
+        let world = World::with_config(flavor, "crashLoopBackOff: {maxContainerRestartPeriod: 1s}").unwrap();
+        let missing = json!({ "command": ["/no/such/program"] });
+        world
+            .put("retried", json!({ "containers": [with(idle("c"), missing.clone()), idle("other")] }))
+            .unwrap();
+        world
+            .put("final", json!({ "restartPolicy": "Never", "containers": [with(idle("c"), missing)] }))
+            .unwrap();
+        let not_root = json!({ "securityContext": { "runAsNonRoot": true } });
+        world.put("root", json!({ "containers": [with(idle("c"), not_root)] })).unwrap();
+
+        let seen = world
+            .wait("retried", "its failure", |pod| {
+                ["RunContainerError", "CrashLoopBackOff"].contains(&pod.waits("c")) && pod.runs("other")
+            })
+            .unwrap();
+        let last = &seen.container("c")["lastState"]["terminated"];
+        assert_eq!(
+            (&last["exitCode"], &last["reason"]),
+            (&json!(128), &json!("StartError")),
+            "{:#}",
+            seen.0["status"]
+        );
+        assert!(last["message"].as_str().unwrap().contains("/no/such/program"), "{last}");
+        let event = world.event("retried", "Failed", "/no/such/program").unwrap();
+        assert!(event.message.starts_with("Error: "), "{}", event.message);
+        world.wait("retried", "another try", |pod| pod.restarts("c") >= 1).unwrap();
+
+        let over = world.wait("final", "Failed", |pod| pod.phase() == "Failed").unwrap();
+        let end = &over.container("c")["state"]["terminated"];
+        assert_eq!(
+            (&end["exitCode"], &end["reason"]),
+            (&json!(128), &json!("StartError")),
+            "{:#}",
+            over.0["status"]
+        );
+
+        let root =
+            world.wait("root", "its refusal", |pod| pod.waits("c") == "CreateContainerConfigError").unwrap();
+        let text = root.waiting_message("c");
+        assert!(text.starts_with("container has runAsNonRoot and image will run as root"), "{text}");
+        assert!(world.containers_of(root.uid()).unwrap().is_empty(), "it is not even made");
+    }
+}
+
+#[test]
+fn containers_run_as_asked_and_within_their_limits() {
+    for flavor in Flavor::ALL {
+        let config = "{clusterDNS: [192.0.2.53], clusterDomain: cluster.test}";
+        let world = World::with_config(flavor, config).unwrap();
+        let limits = json!({ "cpu": "100m", "memory": "32Mi" });
+        let show =
+            "id -u; id -g; pwd; cat /etc/resolv.conf; touch /x || echo read-only; echo shown; sleep 1000";
+        let container = with(
+            sh("c", show),
+            json!({
+                "workingDir": "/tmp",
+                "resources": { "limits": limits },
+                "securityContext": { "runAsUser": 1000, "runAsGroup": 3000, "readOnlyRootFilesystem": true },
+            }),
+        );
+        world.put("user", json!({ "terminationGracePeriodSeconds": 1, "containers": [container] })).unwrap();
+        let greedy =
+            with(sh("c", "tail /dev/zero"), json!({ "resources": { "limits": { "memory": "24Mi" } } }));
+        world.put("greedy", json!({ "restartPolicy": "Never", "containers": [greedy] })).unwrap();
+
+        let seen = world.running("user").unwrap();
+        let log = world.logged("user", "c", "shown").unwrap();
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.get(..3), Some(&["1000", "3000", "/tmp"][..]), "{log}");
+        assert!(lines.contains(&"nameserver 192.0.2.53"), "{log}");
+        let search = lines.iter().find(|line| line.starts_with("search ")).unwrap();
+        assert!(search.starts_with("search default.svc.cluster.test svc.cluster.test cluster.test"), "{log}");
+        assert!(lines.contains(&"options ndots:5"), "{log}");
+        assert!(lines.contains(&"read-only"), "{log}");
+        assert_eq!(seen.text("/status/qosClass"), "Guaranteed");
+        let own = format!("kubepods/pod{}", seen.uid());
+        assert_eq!(limit_of(&world, &own), 32 << 20, "the pod's cgroup");
+        assert_eq!(limit_of(&world, &format!("{own}/{}", seen.id("c"))), 32 << 20, "the container's");
+
+        let over = world.wait("greedy", "Failed", |pod| pod.phase() == "Failed").unwrap();
+        let end = &over.container("c")["state"]["terminated"];
+        assert_eq!((&end["exitCode"], &end["reason"]), (&json!(137), &json!("OOMKilled")), "{end}");
+        assert_eq!(over.text("/status/qosClass"), "Burstable");
+    }
+}
+
+/// The memory limit of a cgroup below the node's own, on v1 or v2.
+fn limit_of(world: &World, path: &str) -> u64 {
+    let root = world.node.cgroup_root();
+    let v1 = format!("/sys/fs/cgroup/memory{root}/{path}/memory.limit_in_bytes");
+    let v2 = format!("/sys/fs/cgroup{root}/{path}/memory.max");
+    let text = fs::read_to_string(&v1).or_else(|_| fs::read_to_string(&v2));
+    text.unwrap_or_else(|error| panic!("{v1}, {v2}: {error}")).trim().parse().unwrap()
+}
