@@ -62,7 +62,9 @@ fn bench(flags: &[&str]) -> Result<()> {
     if flags.contains(&"2.4") {
         tools::run(&["containerd"])?;
     }
-    let build = Command::new(cargo()).args(["build", "--release", "-p", "mainstay", "-p", "mainstay-bench"]).status()?;
+    let build = Command::new(cargo())
+        .args(["build", "--release", "-p", "mainstay", "-p", "mainstay-bench"])
+        .status()?;
     if !build.success() {
         bail!("the release build failed");
     }

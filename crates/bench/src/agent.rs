@@ -105,7 +105,8 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     let begun = Instant::now();
     sleep(plan.idle);
     let elapsed = begun.elapsed().as_secs_f64();
-    let percent = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / elapsed * 100.0;
+    let percent =
+        |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / elapsed * 100.0;
     let idle_cpu = percent(process::cpu_time(pid)?, before);
     let runtime_cpu = percent(process::cpu_time(runtime_pid)?, runtime_before);
     let (rss_kib, peak_kib) = process::memory_kib(pid)?;
@@ -141,7 +142,18 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     let (restarted_kib, _) = process::memory_kib(node.pid().context("the agent has ended")?)?;
     drop(node);
     containerd.remove()?;
-    Ok(Figures { single, all, rss_kib, peak_kib, idle_cpu, runtime_cpu, list, restart, partial, restarted_kib })
+    Ok(Figures {
+        single,
+        all,
+        rss_kib,
+        peak_kib,
+        idle_cpu,
+        runtime_cpu,
+        list,
+        restart,
+        partial,
+        restarted_kib,
+    })
 }
 
 /// Writes a manifest beside the directory, to be renamed into it.
@@ -155,7 +167,9 @@ fn stage(node: &Node, name: &str) -> Result<PathBuf> {
 
 fn list_pods(http: &Http) -> Option<List<Pod>> {
     let response = http.get("/pods").ok().filter(|response| response.status == 200)?;
-    serde_json::from_slice::<PodItems>(&response.body).ok().map(|items| List { items: items.0, metadata: Default::default() })
+    serde_json::from_slice::<PodItems>(&response.body)
+        .ok()
+        .map(|items| List { items: items.0, metadata: Default::default() })
 }
 
 /// Upstream writes an empty list as null.
@@ -165,7 +179,8 @@ impl<'de> k8s_openapi::serde::Deserialize<'de> for PodItems {
     fn deserialize<D: k8s_openapi::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut value = serde_json::Value::deserialize(deserializer)?;
         let items = value.get_mut("items").map(serde_json::Value::take).unwrap_or_default();
-        let items: Option<Vec<Pod>> = serde_json::from_value(items).map_err(k8s_openapi::serde::de::Error::custom)?;
+        let items: Option<Vec<Pod>> =
+            serde_json::from_value(items).map_err(k8s_openapi::serde::de::Error::custom)?;
         Ok(Self(items.unwrap_or_default()))
     }
 }

@@ -5,8 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration, time::Instant};
 use anyhow::{Context, Result};
 use mainstay_cri::Cri;
 use mainstay_podspec::runtime::{
-    ContainerContext, DeviceGrants, DnsSettings, EnvFiles, HostResolv, NodeSettings, SandboxContext, container_config,
-    dns_config, pod_log_directory, sandbox_config,
+    ContainerContext, DeviceGrants, DnsSettings, EnvFiles, HostResolv, NodeSettings, SandboxContext,
+    container_config, dns_config, pod_log_directory, sandbox_config,
 };
 use mainstay_testkit::{BUSYBOX, Containerd};
 use mainstay_types::{ContainerKind, Objects, PodExt};
@@ -49,7 +49,8 @@ pub(crate) fn measure(plan: &Plan) -> Result<Floor> {
         let mut starts = tokio::task::JoinSet::new();
         let permits = Arc::new(tokio::sync::Semaphore::new(plan.floor_parallel.unwrap_or(plan.pods.max(1))));
         for number in 0..plan.pods {
-            let (cri, node, cgroup, permits) = (cri.clone(), Arc::clone(&node), cgroup.clone(), Arc::clone(&permits));
+            let (cri, node, cgroup, permits) =
+                (cri.clone(), Arc::clone(&node), cgroup.clone(), Arc::clone(&permits));
             starts.spawn(async move {
                 let _permit = permits.acquire().await?;
                 start_pod(&cri, &node, &cgroup, &format!("all-{number}")).await

@@ -17,7 +17,8 @@ pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
 
 /// Resident memory in KiB: now, and at its peak.
 pub(crate) fn memory_kib(pid: u32) -> Result<(u64, u64)> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid}"))?;
+    let status =
+        fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid}"))?;
     let field = |name: &str| {
         status
             .lines()

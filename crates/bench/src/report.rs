@@ -10,17 +10,23 @@ use crate::{
     floor::Floor,
 };
 
-pub(crate) fn print(plan: &Plan, floor: &Floor, mainstay: &Figures, upstream: Option<&Figures>) -> Result<()> {
+pub(crate) fn print(
+    plan: &Plan,
+    floor: &Floor,
+    mainstay: &Figures,
+    upstream: Option<&Figures>,
+) -> Result<()> {
     let mut table = String::new();
     let seconds = |duration: Duration| format!("{:.3} s", duration.as_secs_f64());
     let middle = |values: &[Duration]| median(&mut values.to_vec());
     let mut row = |what: &str, floor: Option<String>, ours: (f64, String), theirs: Option<(f64, String)>| {
-        let ratio = theirs
-            .as_ref()
-            .map_or("–".into(), |(theirs, _)| if ours.0 > 0.0 { format!("{:.1} ×", theirs / ours.0) } else { "∞".into() });
+        let ratio = theirs.as_ref().map_or("–".into(), |(theirs, _)| {
+            if ours.0 > 0.0 { format!("{:.1} ×", theirs / ours.0) } else { "∞".into() }
+        });
         let theirs = theirs.map_or("–".into(), |(_, text)| text);
         // Writing to a String cannot fail.
-        writeln!(table, "| {what} | {} | {} | {theirs} | {ratio} |", floor.unwrap_or("–".into()), ours.1).ok();
+        writeln!(table, "| {what} | {} | {} | {theirs} | {ratio} |", floor.unwrap_or("–".into()), ours.1)
+            .ok();
     };
     let time = |duration: Duration| (duration.as_secs_f64(), seconds(duration));
     let percent = |value: f64| (value, format!("{value:.2} %"));
@@ -39,14 +45,35 @@ pub(crate) fn print(plan: &Plan, floor: &Floor, mainstay: &Figures, upstream: Op
     );
     row("resident memory at rest", None, memory(mainstay.rss_kib), upstream.map(|u| memory(u.rss_kib)));
     row("peak resident memory", None, memory(mainstay.peak_kib), upstream.map(|u| memory(u.peak_kib)));
-    row("resident memory after a restart", None, memory(mainstay.restarted_kib), upstream.map(|u| memory(u.restarted_kib)));
+    row(
+        "resident memory after a restart",
+        None,
+        memory(mainstay.restarted_kib),
+        upstream.map(|u| memory(u.restarted_kib)),
+    );
     row("CPU at rest, of one core", None, percent(mainstay.idle_cpu), upstream.map(|u| percent(u.idle_cpu)));
-    row("the runtime's CPU meanwhile", None, percent(mainstay.runtime_cpu), upstream.map(|u| percent(u.runtime_cpu)));
-    let list = |duration: Duration| (duration.as_secs_f64(), format!("{:.2} ms", duration.as_secs_f64() * 1e3));
+    row(
+        "the runtime's CPU meanwhile",
+        None,
+        percent(mainstay.runtime_cpu),
+        upstream.map(|u| percent(u.runtime_cpu)),
+    );
+    let list =
+        |duration: Duration| (duration.as_secs_f64(), format!("{:.2} ms", duration.as_secs_f64() * 1e3));
     row("`/pods`, new connection, median", None, list(mainstay.list), upstream.map(|u| list(u.list)));
-    row("SIGKILL and start → `/pods` complete", None, time(mainstay.restart), upstream.map(|u| time(u.restart)));
+    row(
+        "SIGKILL and start → `/pods` complete",
+        None,
+        time(mainstay.restart),
+        upstream.map(|u| time(u.restart)),
+    );
     let count = |value: usize| (f64::from(u32::try_from(value).unwrap_or(u32::MAX)), value.to_string());
-    row("lists served before that were not complete", None, count(mainstay.partial), upstream.map(|u| count(u.partial)));
+    row(
+        "lists served before that were not complete",
+        None,
+        count(mainstay.partial),
+        upstream.map(|u| count(u.partial)),
+    );
 
     let text = format!(
         "{} one-container pods, containerd {}, {} cores, medians of {} rounds, CPU over {} s.\n\n\

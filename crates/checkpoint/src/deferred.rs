@@ -31,7 +31,12 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
     /// Wraps a store.
     #[must_use]
     pub fn new(store: Store<T>) -> Self {
-        Self { store: Arc::new(store), pending: Mutex::default(), wake: Notify::new(), writing: tokio::sync::Mutex::default() }
+        Self {
+            store: Arc::new(store),
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            writing: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Writes `value` under `key`, soon.

@@ -145,7 +145,9 @@ impl Cri {
         let filter =
             uid.map(|uid| cri::PodSandboxFilter { label_selector: uid_selector(uid), ..Default::default() });
         let work = client.list_pod_sandbox(cri::ListPodSandboxRequest { filter });
-        self.named("list_podsandbox", self.timeout, &self.runtime_path, work).await.map(|response| response.items)
+        self.named("list_podsandbox", self.timeout, &self.runtime_path, work)
+            .await
+            .map(|response| response.items)
     }
 
     /// Containers, all or those of one pod UID.
@@ -163,18 +165,24 @@ impl Cri {
     pub async fn sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatusResponse, CriError> {
         let mut client = self.runtime.clone();
         let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        self.named("podsandbox_status", self.timeout, &self.runtime_path, client.pod_sandbox_status(request)).await
+        self.named("podsandbox_status", self.timeout, &self.runtime_path, client.pod_sandbox_status(request))
+            .await
     }
 
     /// One container in full.
     pub async fn container_status(&self, id: &str) -> Result<cri::ContainerStatusResponse, CriError> {
         let mut client = self.runtime.clone();
         let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        self.named("container_status", self.timeout, &self.runtime_path, client.container_status(request)).await
+        self.named("container_status", self.timeout, &self.runtime_path, client.container_status(request))
+            .await
     }
 
     /// Makes and starts a sandbox; its ID. Twice the usual deadline, as upstream.
-    pub async fn run_sandbox(&self, config: cri::PodSandboxConfig, handler: &str) -> Result<String, CriError> {
+    pub async fn run_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, CriError> {
         let mut client = self.runtime.clone();
         let request = cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
         let work = client.run_pod_sandbox(request);
@@ -273,7 +281,8 @@ impl Cri {
     /// Makes the runtime open the container's log file anew, after a rotation.
     pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
         let mut client = self.runtime.clone();
-        let work = client.reopen_container_log(cri::ReopenContainerLogRequest { container_id: id.to_owned() });
+        let work =
+            client.reopen_container_log(cri::ReopenContainerLogRequest { container_id: id.to_owned() });
         self.named("reopen_container_log", self.timeout, &self.runtime_path, work).await.map(drop)
     }
 

@@ -47,7 +47,10 @@ mod tests {
     fn endpoints() {
         assert_eq!(Endpoint::parse("unix:///run/x.sock").unwrap().path(), Path::new("/run/x.sock"));
         assert_eq!(Endpoint::parse("/run/x.sock").unwrap().to_string(), "unix:///run/x.sock");
-        assert_eq!(Endpoint::parse("tcp://127.0.0.1:1"), Err(EndpointError::NotUnix("tcp://127.0.0.1:1".into())));
+        assert_eq!(
+            Endpoint::parse("tcp://127.0.0.1:1"),
+            Err(EndpointError::NotUnix("tcp://127.0.0.1:1".into()))
+        );
         assert_eq!(Endpoint::parse("x.sock"), Err(EndpointError::NotAbsolute("x.sock".into())));
         assert_eq!(Endpoint::parse(""), Err(EndpointError::NotAbsolute(String::new())));
     }

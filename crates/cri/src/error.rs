@@ -50,7 +50,12 @@ pub enum CriError {
 }
 
 impl CriError {
-    pub(crate) fn from_status(call: &'static str, path: &std::path::Path, after: Duration, status: &Status) -> Self {
+    pub(crate) fn from_status(
+        call: &'static str,
+        path: &std::path::Path,
+        after: Duration,
+        status: &Status,
+    ) -> Self {
         match status.code() {
             // tonic reports a broken or refused connection as Unavailable or as an Unknown "transport error".
             Code::Unavailable => Self::Unreachable { call, path: path.to_owned() },

@@ -9,7 +9,9 @@ use std::{
 
 use jiff::Timestamp;
 use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{DesiredState, EventSink, ObservedState, PodSource, PodUid, TerminationWish};
+use mainstay_types::{
+    DesiredState, Event, EventKind, EventSink, EventTarget, ObservedState, PodSource, PodUid, TerminationWish,
+};
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
@@ -126,13 +128,18 @@ impl Loading {
             let config = Arc::clone(&config);
             tokio::task::spawn_blocking(move || stored.load(&config.node_name, config.api_server))
         };
-        let held = match load.await {
-            Ok(held) => held,
+        let (held, set_aside) = match load.await {
+            Ok(loaded) => loaded,
             Err(error) => {
                 tracing::error!(%error, "reading the kept manifests failed; going on without them");
-                BTreeMap::new()
+                (BTreeMap::new(), Vec::new())
             }
         };
+        for message in set_aside {
+            tracing::warn!("{message}");
+            let (target, kind, reason) = (EventTarget::Node, EventKind::Warning, "StateFileSetAside");
+            events.send(Event { target, kind, reason, message, time: Timestamp::now() });
+        }
         let files = config.static_pod_path.as_deref().map(|path| Files::new(path, &config));
         let actor = Actor {
             delivered: Delivered { file: files.is_none(), http: config.static_pod_url.is_none() },
@@ -277,6 +284,16 @@ impl Actor {
             }
             files.failing = true;
             self.looked = true;
+            return;
+        }
+        if scan.directory_gone {
+            let path = self.config.static_pod_path.as_deref().unwrap_or(Path::new(""));
+            self.looked = true;
+            self.delivered.file = true;
+            if self.book.keep_below(path) > 0 && !files.failing {
+                tracing::warn!(path = %path.display(), "the static pod path is gone; its pods are kept");
+            }
+            files.failing = true;
             return;
         }
         files.failing = false;

@@ -4,7 +4,11 @@
 
 mod settle;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -151,6 +155,30 @@ impl Book {
     /// Notes a place that exists but cannot be ruled over yet.
     pub(crate) fn await_reading(&mut self, source: PodSource, origin: &str) {
         self.origins.entry((source, origin.into())).or_insert(Reading::Pending);
+    }
+
+    /// The directory is gone: what its files held still counts, and each says so. How many they are.
+    pub(crate) fn keep_below(&mut self, directory: &Path) -> usize {
+        let below = |origin: &Arc<str>| {
+            Path::new(&**origin) != directory && Path::new(&**origin).starts_with(directory)
+        };
+        let origins: BTreeSet<Arc<str>> = self
+            .held
+            .keys()
+            .filter(|key| key.source == PodSource::File && below(&key.origin))
+            .map(|key| Arc::clone(&key.origin))
+            .collect();
+        self.origins.retain(|(source, origin), _| {
+            *source != PodSource::File || !below(origin) || origins.contains(origin)
+        });
+        for origin in &origins {
+            let problem = format!(
+                "the static pod path {} is gone; make it again with its files, or empty to remove their pods",
+                directory.display()
+            );
+            self.origins.insert((PodSource::File, Arc::clone(origin)), Reading::Unreadable(vec![problem]));
+        }
+        origins.len()
     }
 
     /// Strikes out a place that no longer exists.

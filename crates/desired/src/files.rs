@@ -23,7 +23,7 @@ use crate::{
 const HALF_WRITTEN: Duration = Duration::from_millis(200);
 /// A file that is gone is looked for once more after this time: some editors remove a file and make it again.
 const GONE_FILE: Duration = Duration::from_millis(50);
-/// The same for the whole path.
+/// The same for a path that is one manifest.
 const GONE_PATH: Duration = Duration::from_millis(250);
 
 /// What a look showed.
@@ -39,6 +39,8 @@ pub(crate) struct Scan {
     pub(crate) again_in: Option<Duration>,
     /// The path itself could not be read; what was known before still counts.
     pub(crate) failure: Option<String>,
+    /// The directory is not there. Nobody deleted its files one by one, so they are not taken for deleted.
+    pub(crate) directory_gone: bool,
 }
 
 impl Scan {
@@ -119,7 +121,13 @@ impl FileScanner {
         let mut scan = Scan::default();
         let (found, gone_after) = match self.list() {
             Ok(Some(found)) => (found, GONE_FILE),
-            Ok(None) => (Vec::new(), GONE_PATH),
+            Ok(None) if self.is_single_file() => (Vec::new(), GONE_PATH),
+            Ok(None) => {
+                // When it comes back, each file in it is read again.
+                self.known.values_mut().for_each(|known| known.reported = false);
+                scan.directory_gone = true;
+                return scan;
+            }
             Err(error) => {
                 let path = self.path.display();
                 scan.failure = Some(format!(
@@ -153,6 +161,11 @@ impl FileScanner {
         scan.pending = present.iter().filter(unread).cloned().collect();
         self.note_gone(&mut scan, &present, appeared, gone_after);
         scan
+    }
+
+    /// The path was seen to be a manifest itself: without it there is nothing.
+    fn is_single_file(&self) -> bool {
+        self.path.to_str().is_some_and(|path| self.known.contains_key(path))
     }
 
     /// What is there; `None` when the path itself is not.

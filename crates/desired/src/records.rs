@@ -56,9 +56,12 @@ impl Records {
     }
 
     /// Reads all records and makes objects of them again. One that no longer passes is left out: its file decides.
-    pub(crate) fn load(&self, node_name: &str, api_server: bool) -> BTreeMap<HeldKey, Held> {
+    /// Files that had to be set aside are returned as sentences.
+    pub(crate) fn load(&self, node_name: &str, api_server: bool) -> (BTreeMap<HeldKey, Held>, Vec<String>) {
         let mut held = BTreeMap::new();
-        for (file, record) in self.store.load_all().good {
+        let contents = self.store.load_all();
+        let set_aside = contents.set_aside.iter().map(ToString::to_string).collect();
+        for (file, record) in contents.good {
             let key = HeldKey::new(record.source, &record.origin, &record.identity);
             if file_name(&key) != file || manifest_digest(&record.document) != record.digest {
                 tracing::warn!(
@@ -80,7 +83,7 @@ impl Records {
                 ),
             }
         }
-        held
+        (held, set_aside)
     }
 
     fn apply(&self, change: &RecordChange) -> Result<(), WriteError> {

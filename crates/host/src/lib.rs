@@ -9,7 +9,6 @@
 //! Everything here blocks shortly; [`remove_dir_all_one_fs`] and [`FilesystemUsage`] may block long on a bad disk, call
 //! them off the async workers.
 
-
 mod filesystem;
 mod limits;
 mod lock;

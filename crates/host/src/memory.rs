@@ -40,6 +40,8 @@ mod tests {
         let kept: Vec<_> = before.iter().step_by(7).cloned().collect();
         drop(before);
         super::release_free_memory();
-        assert!(kept.iter().zip((0..1000_u16).step_by(7)).all(|(bytes, i)| bytes.starts_with(&i.to_le_bytes())));
+        assert!(
+            kept.iter().zip((0..1000_u16).step_by(7)).all(|(bytes, i)| bytes.starts_with(&i.to_le_bytes()))
+        );
     }
 }

@@ -71,8 +71,11 @@ impl BackoffEntry {
 /// The key of a container's crash back-off: a new image or new resources start with a clean slate.
 #[must_use]
 pub fn crash_key(pod: &Pod, container: &Container) -> String {
-    let resources =
-        container.resources.as_ref().map(|r| serde_json::to_string(r).unwrap_or_default()).unwrap_or_default();
+    let resources = container
+        .resources
+        .as_ref()
+        .map(|r| serde_json::to_string(r).unwrap_or_default())
+        .unwrap_or_default();
     let image = container.image.as_deref().unwrap_or_default();
     let text = format!(
         "{}/{}/{}/{}/{image}/{resources}",

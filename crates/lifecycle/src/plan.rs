@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_types::{
-    ContainerId, ContainerKind, ContainerName, ContainerPhase, ContainerReason, ObservedPod, PodExt, PodFailure,
-    SandboxId, TerminalPhase, container_hash, format_go_duration,
+    ContainerId, ContainerKind, ContainerName, ContainerPhase, ContainerReason, ObservedPod, PodExt,
+    PodFailure, SandboxId, TerminalPhase, container_hash, format_go_duration,
 };
 
 use crate::{
@@ -110,7 +110,9 @@ impl KillReason {
     pub fn message(self, name: &str) -> String {
         match self {
             Self::DefinitionChanged => format!("Container {name} definition changed, will be restarted"),
-            Self::StateUnknown => format!("Container {name} is in unknown state, try killing it before restart"),
+            Self::StateUnknown => {
+                format!("Container {name} is in unknown state, try killing it before restart")
+            }
         }
     }
 }
@@ -124,7 +126,8 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     }
     let mut deadline = None;
     if let Some(seconds) = pod.spec_ref().active_deadline_seconds {
-        let over = memory.start_time.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
+        let over =
+            memory.start_time.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
         if now >= over {
             return Plan::Finish { phase: TerminalPhase::Failed, failure: Some(deadline_exceeded()) };
         }
@@ -133,7 +136,8 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     if let Phase::Over(phase) = phase(pod, observed, false) {
         return Plan::Finish { phase, failure: None };
     }
-    let mut draft = Draft { input, steps: Vec::new(), reasons: BTreeMap::new(), wake_at: deadline, kept: 0, held: 0 };
+    let mut draft =
+        Draft { input, steps: Vec::new(), reasons: BTreeMap::new(), wake_at: deadline, kept: 0, held: 0 };
     if let Some(finish) = draft.fill() {
         return finish;
     }
@@ -176,7 +180,9 @@ impl Draft<'_> {
         if pod.restart_policy() == "Never"
             && attempt != 0
             && existed
-            && !all.iter().any(|view| view.spec.restart_policy.is_some() && view.kind == ContainerKind::Regular)
+            && !all
+                .iter()
+                .any(|view| view.spec.restart_policy.is_some() && view.kind == ContainerKind::Regular)
         {
             return Some(Plan::Finish { phase: TerminalPhase::Failed, failure: None });
         }
@@ -200,7 +206,8 @@ impl Draft<'_> {
             self.steps.push(Step::StopPod);
         }
         // Init starts over, so what earlier init containers left behind must not be taken for progress.
-        let init_names: Vec<_> = pod.spec_ref().init_containers.iter().flatten().map(|c| c.name.as_str()).collect();
+        let init_names: Vec<_> =
+            pod.spec_ref().init_containers.iter().flatten().map(|c| c.name.as_str()).collect();
         if let Some(observed) = observed {
             self.steps.extend(
                 observed
@@ -244,8 +251,13 @@ impl Draft<'_> {
             for view in all.iter().filter(|view| view.kind == ContainerKind::Regular) {
                 self.regular(view, sandbox);
             }
-            let regular_wanted = self.kept + self.held
-                + self.steps.iter().filter(|s| matches!(s, Step::Start { kind: ContainerKind::Regular, .. })).count();
+            let regular_wanted = self.kept
+                + self.held
+                + self
+                    .steps
+                    .iter()
+                    .filter(|s| matches!(s, Step::Start { kind: ContainerKind::Regular, .. }))
+                    .count();
             if regular_wanted == 0
                 && let Phase::Over(phase) = phase(pod, observed, true)
             {
@@ -286,7 +298,9 @@ impl Draft<'_> {
                 false
             }
             (_, Some(ContainerPhase::Exited)) if view.failed() => {
-                if view.after_exit(pod) == Some(AfterExit::Stay) && view.newest.is_some_and(|c| c.exit_code != 0) {
+                if view.after_exit(pod) == Some(AfterExit::Stay)
+                    && view.newest.is_some_and(|c| c.exit_code != 0)
+                {
                     return InitOutcome::Failed;
                 }
                 self.start(view, Some(sandbox));

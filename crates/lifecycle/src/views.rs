@@ -109,7 +109,8 @@ pub(crate) fn phase(pod: &Pod, observed: Option<&ObservedPod>, ending: bool) -> 
         return Phase::Running;
     }
     if running == 0 && stopped > 0 && unknown == 0 {
-        let all_well = regular.iter().all(|view| view.newest.is_some_and(|c| c.exit_code == 0) && !view.failed());
+        let all_well =
+            regular.iter().all(|view| view.newest.is_some_and(|c| c.exit_code == 0) && !view.failed());
         let over = Phase::Over(if all_well { TerminalPhase::Succeeded } else { TerminalPhase::Failed });
         if ending {
             return over;

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_lifecycle::{BackoffEntry, Hold, HoldCause, Plan, PlanInput, PodMemory, Step, crash_key, plan};
 use mainstay_types::{
-    ContainerPhase, ContainerReason, FullName, ObservedContainer, ObservedPod, ObservedSandbox, PodExt, TerminalPhase,
-    container_hash,
+    ContainerPhase, ContainerReason, FullName, ObservedContainer, ObservedPod, ObservedSandbox, PodExt,
+    TerminalPhase, container_hash,
 };
 use serde_json::json;
 
@@ -148,7 +148,9 @@ fn check(rows: &[(&str, &Pod, &[&str], &str)]) {
 #[test]
 fn regular_containers() {
     let two = |policy: &str| {
-        pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}))
+        pod(
+            json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}),
+        )
     };
     let (always, on_failure, never) = (two("Always"), two("OnFailure"), two("Never"));
     check(&[
@@ -156,35 +158,101 @@ fn regular_containers() {
         ("all runs", &always, &["sandbox 0 ready", "a running", "b running"], "rest"),
         ("one missing", &always, &["sandbox 0 ready", "a running"], "start b in s0"),
         ("one ended", &always, &["sandbox 0 ready", "a running", "b exited 1"], "start b in s0 after crash"),
-        ("one ended well, always", &always, &["sandbox 0 ready", "a running", "b exited 0"], "start b in s0 after crash"),
+        (
+            "one ended well, always",
+            &always,
+            &["sandbox 0 ready", "a running", "b exited 0"],
+            "start b in s0 after crash",
+        ),
         ("one ended well, on failure", &on_failure, &["sandbox 0 ready", "a running", "b exited 0"], "rest"),
         ("one ended badly, never", &never, &["sandbox 0 ready", "a running", "b exited 3"], "rest"),
-        ("all ended well, on failure", &on_failure, &["sandbox 0 ready", "a exited 0", "b exited 0"], "finish Succeeded"),
+        (
+            "all ended well, on failure",
+            &on_failure,
+            &["sandbox 0 ready", "a exited 0", "b exited 0"],
+            "finish Succeeded",
+        ),
         ("all ended, never", &never, &["sandbox 0 ready", "a exited 0", "b exited 3"], "finish Failed"),
         ("created but not started", &always, &["sandbox 0 ready", "a running", "b created"], "start b in s0"),
-        ("created but not started, never", &never, &["sandbox 0 ready", "a running", "b created"], "start b in s0"),
-        ("unknown", &always, &["sandbox 0 ready", "a running", "b unknown"], "kill b-2 StateUnknown; start b in s0"),
-        ("image changed", &always, &["sandbox 0 ready", "a running", "b running !"], "kill b-2 DefinitionChanged; start b in s0"),
-        ("image changed, never", &never, &["sandbox 0 ready", "a running", "b running !"], "kill b-2 DefinitionChanged; start b in s0"),
+        (
+            "created but not started, never",
+            &never,
+            &["sandbox 0 ready", "a running", "b created"],
+            "start b in s0",
+        ),
+        (
+            "unknown",
+            &always,
+            &["sandbox 0 ready", "a running", "b unknown"],
+            "kill b-2 StateUnknown; start b in s0",
+        ),
+        (
+            "image changed",
+            &always,
+            &["sandbox 0 ready", "a running", "b running !"],
+            "kill b-2 DefinitionChanged; start b in s0",
+        ),
+        (
+            "image changed, never",
+            &never,
+            &["sandbox 0 ready", "a running", "b running !"],
+            "kill b-2 DefinitionChanged; start b in s0",
+        ),
     ]);
 }
 
 #[test]
 fn sandboxes() {
-    let one = |policy: &str| pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}]}));
+    let one =
+        |policy: &str| pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}]}));
     let (always, on_failure, never) = (one("Always"), one("OnFailure"), one("Never"));
     let host = pod(json!({"hostNetwork": true, "containers": [{"name": "a", "image": "i"}]}));
     check(&[
-        ("dead sandbox", &always, &["sandbox 0 dead", "a exited 137"], "sandbox 1 again; start a in new after crash"),
-        ("dead sandbox, container still seen running", &always, &["sandbox 0 dead", "a running"], "stop-pod; sandbox 1 again; start a in new"),
-        ("dead sandbox before anything ran, never", &never, &["sandbox 0 dead"], "sandbox 1 again; start a in new"),
+        (
+            "dead sandbox",
+            &always,
+            &["sandbox 0 dead", "a exited 137"],
+            "sandbox 1 again; start a in new after crash",
+        ),
+        (
+            "dead sandbox, container still seen running",
+            &always,
+            &["sandbox 0 dead", "a running"],
+            "stop-pod; sandbox 1 again; start a in new",
+        ),
+        (
+            "dead sandbox before anything ran, never",
+            &never,
+            &["sandbox 0 dead"],
+            "sandbox 1 again; start a in new",
+        ),
         ("dead sandbox, never", &never, &["sandbox 0 dead", "a exited 137"], "finish Failed"),
-        ("dead sandbox, ended well, on failure", &on_failure, &["sandbox 0 dead", "a exited 0"], "finish Succeeded"),
-        ("two ready", &always, &["sandbox 0 ready", "sandbox 1 ready", "a running @1"], "stop-pod; sandbox 2 again; start a in new"),
+        (
+            "dead sandbox, ended well, on failure",
+            &on_failure,
+            &["sandbox 0 dead", "a exited 0"],
+            "finish Succeeded",
+        ),
+        (
+            "two ready",
+            &always,
+            &["sandbox 0 ready", "sandbox 1 ready", "a running @1"],
+            "stop-pod; sandbox 2 again; start a in new",
+        ),
         ("no address", &always, &["sandbox 3 noip"], "stop-pod; sandbox 4 again; start a in new"),
         ("host network", &host, &["sandbox 0 host", "a running"], "rest"),
-        ("host network wanted, pod network there", &host, &["sandbox 0 ready", "a running"], "stop-pod; sandbox 1 again; start a in new"),
-        ("older sandbox lies around", &always, &["sandbox 1 ready", "sandbox 0 dead", "a running @1", "a exited 1 @0"], "rest"),
+        (
+            "host network wanted, pod network there",
+            &host,
+            &["sandbox 0 ready", "a running"],
+            "stop-pod; sandbox 1 again; start a in new",
+        ),
+        (
+            "older sandbox lies around",
+            &always,
+            &["sandbox 1 ready", "sandbox 0 dead", "a running @1", "a exited 1 @0"],
+            "rest",
+        ),
     ]);
 }
 
@@ -204,18 +272,67 @@ fn init_containers_and_sidecars() {
         ("first failed", &always, &["sandbox 0 ready", "i1 exited 1"], "start i1 in s0 after crash"),
         ("first failed, never", &never, &["sandbox 0 ready", "i1 exited 1"], "finish Failed"),
         ("sidecar up", &always, &["sandbox 0 ready", "side running", "i1 exited 0"], "start i2 in s0"),
-        ("sidecar ended before the next one", &always, &["sandbox 0 ready", "side exited 0", "i1 exited 0"], "start side in s0 after crash"),
-        ("sidecar ended under a running init", &never, &["sandbox 0 ready", "i2 running", "side exited 1", "i1 exited 0"], "start side in s0 after crash"),
-        ("all init done", &always, &["sandbox 0 ready", "i2 exited 0", "side running", "i1 exited 0"], "start a in s0"),
-        ("all init done, first one collected", &always, &["sandbox 0 ready", "i2 exited 0", "side running"], "start a in s0"),
+        (
+            "sidecar ended before the next one",
+            &always,
+            &["sandbox 0 ready", "side exited 0", "i1 exited 0"],
+            "start side in s0 after crash",
+        ),
+        (
+            "sidecar ended under a running init",
+            &never,
+            &["sandbox 0 ready", "i2 running", "side exited 1", "i1 exited 0"],
+            "start side in s0 after crash",
+        ),
+        (
+            "all init done",
+            &always,
+            &["sandbox 0 ready", "i2 exited 0", "side running", "i1 exited 0"],
+            "start a in s0",
+        ),
+        (
+            "all init done, first one collected",
+            &always,
+            &["sandbox 0 ready", "i2 exited 0", "side running"],
+            "start a in s0",
+        ),
         ("all up", &always, &["sandbox 0 ready", "a running", "i2 exited 0", "side running"], "rest"),
-        ("sidecar lost while running", &always, &["sandbox 0 ready", "a running", "i2 exited 0"], "start side in s0"),
-        ("sidecar image changed", &always, &["sandbox 0 ready", "a running", "side running !"], "kill side-2 DefinitionChanged; start side in s0"),
-        ("job done, sidecar still up", &never, &["sandbox 0 ready", "a exited 0", "i2 exited 0", "side running"], "finish Succeeded"),
-        ("new sandbox starts init over", &always, &["sandbox 0 dead", "a exited 137", "i2 exited 0", "side exited 137", "i1 exited 0"],
-            "remove i2-2; remove side-3; remove i1-4; sandbox 1 again; start i1 in new after crash"),
-        ("init of an older sandbox is no progress", &always, &["sandbox 1 ready", "sandbox 0 dead", "i2 exited 0 @0"], "start i1 in s1"),
-        ("init unknown", &always, &["sandbox 0 ready", "i1 unknown"], "kill i1-1 StateUnknown; start i1 in s0"),
+        (
+            "sidecar lost while running",
+            &always,
+            &["sandbox 0 ready", "a running", "i2 exited 0"],
+            "start side in s0",
+        ),
+        (
+            "sidecar image changed",
+            &always,
+            &["sandbox 0 ready", "a running", "side running !"],
+            "kill side-2 DefinitionChanged; start side in s0",
+        ),
+        (
+            "job done, sidecar still up",
+            &never,
+            &["sandbox 0 ready", "a exited 0", "i2 exited 0", "side running"],
+            "finish Succeeded",
+        ),
+        (
+            "new sandbox starts init over",
+            &always,
+            &["sandbox 0 dead", "a exited 137", "i2 exited 0", "side exited 137", "i1 exited 0"],
+            "remove i2-2; remove side-3; remove i1-4; sandbox 1 again; start i1 in new after crash",
+        ),
+        (
+            "init of an older sandbox is no progress",
+            &always,
+            &["sandbox 1 ready", "sandbox 0 dead", "i2 exited 0 @0"],
+            "start i1 in s1",
+        ),
+        (
+            "init unknown",
+            &always,
+            &["sandbox 0 ready", "i1 unknown"],
+            "kill i1-1 StateUnknown; start i1 in s0",
+        ),
         ("init unknown, never", &never, &["sandbox 0 ready", "i1 unknown"], "finish Failed"),
     ]);
 }
@@ -228,10 +345,20 @@ fn exit_code_rules() {
             {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]},
         {"name": "b", "image": "i"}]}));
     check(&[
-        ("rule restarts", &spec, &["sandbox 0 ready", "a exited 42", "b running"], "start a in s0 after crash"),
+        (
+            "rule restarts",
+            &spec,
+            &["sandbox 0 ready", "a exited 42", "b running"],
+            "start a in s0 after crash",
+        ),
         ("no rule", &spec, &["sandbox 0 ready", "a exited 1", "b running"], "rest"),
         ("rule restarts all", &spec, &["sandbox 0 ready", "a exited 88", "b running"], "restart-all by a"),
-        ("interrupted restart of all goes on", &spec, &["sandbox 0 ready", "a exited 88"], "restart-all by a"),
+        (
+            "interrupted restart of all goes on",
+            &spec,
+            &["sandbox 0 ready", "a exited 88"],
+            "restart-all by a",
+        ),
         ("after restart of all", &spec, &["sandbox 0 ready"], "start a in s0; start b in s0"),
     ]);
 }
@@ -248,7 +375,8 @@ fn waiting_after_failures() {
     let later: &[&str] = &["sandbox 0 ready", "a exited 1 20", "b running"];
     assert_eq!(run(&spec, later, &memory), "start a in s0 after crash", "its time has come");
 
-    let failed = |reason: &str| HoldCause::Failed(ContainerReason { reason: reason.into(), message: String::new() });
+    let failed =
+        |reason: &str| HoldCause::Failed(ContainerReason { reason: reason.into(), message: String::new() });
     let hold = Hold { since: at(NOW - 4), until: at(NOW + 6), cause: failed("CreateContainerError") };
     memory.holds.insert("a".into(), hold);
     assert_eq!(run(&spec, later, &memory), "a waits: CreateContainerError; wake +6");
@@ -259,7 +387,10 @@ fn waiting_after_failures() {
     memory.holds.insert("a".into(), Hold { since: at(NOW - 14), until: at(NOW + 26), cause });
     assert_eq!(run(&spec, later, &memory), "a waits: ImagePullBackOff; wake +26", "then the back-off");
 
-    memory.holds.insert("".into(), Hold { since: at(NOW - 1), until: at(NOW + 9), cause: failed("CreatePodSandboxError") });
+    memory.holds.insert(
+        "".into(),
+        Hold { since: at(NOW - 1), until: at(NOW + 9), cause: failed("CreatePodSandboxError") },
+    );
     assert_eq!(run(&spec, &[], &memory), "wake +9", "no new sandbox before its time");
 }
 

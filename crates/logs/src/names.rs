@@ -94,7 +94,9 @@ mod tests {
     fn a_log_goes_with_its_rotated_files_and_no_others() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("1.log");
-        for name in ["1.log", "1.log.20260101-000000", "1.log.20260101-000001.gz", "11.log", "1.logs", "2.log"] {
+        for name in
+            ["1.log", "1.log.20260101-000000", "1.log.20260101-000001.gz", "11.log", "1.logs", "2.log"]
+        {
             fs::write(directory.path().join(name), b"").unwrap();
         }
         remove_container_log(&log).unwrap();

@@ -128,7 +128,8 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
         }
         (Mode::Run, problems) => problems.iter().for_each(|problem| warn!("{problem}")),
     }
-    let node_name: Arc<str> = host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
+    let node_name: Arc<str> =
+        host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
     let host_ips = node::addresses(loaded);
     match raise_open_file_limit(u64::try_from(config.max_open_files).unwrap_or(0)) {
         Ok(_) => {}
@@ -142,7 +143,8 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
 
     // The edges listen first: health is answered while the runtime is still away, and pods with 503.
     let (events, event_receiver) = EventSink::bounded(EVENT_BOUND);
-    let event_reader = mainstay_snapshot::start_events(EventStoreConfig::new(Arc::clone(&node_name)), event_receiver, tasks);
+    let event_reader =
+        mainstay_snapshot::start_events(EventStoreConfig::new(Arc::clone(&node_name)), event_receiver, tasks);
     let (snapshot_writer, snapshots) = mainstay_snapshot::channel();
     let heartbeat = Heartbeat::default();
     let bound = mainstay_server::bind(ServerConfig {
@@ -157,7 +159,8 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
     bound.serve(state, tasks);
 
     let (observed, refresh) = mainstay_observe::start(ObserveConfig::new(cri.clone()), tasks);
-    let sources = Sources::start(sources_config(loaded, &root, &node_name), tasks, events.clone(), observed.clone())?;
+    let sources =
+        Sources::start(sources_config(loaded, &root, &node_name), tasks, events.clone(), observed.clone())?;
 
     let cgroups = node::cgroups(loaded, &cri, &tasks.shutdown()).await?;
     if !config.pod_cidr.is_empty()
@@ -190,7 +193,11 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
         tasks,
     )?;
     problems.extend(mainstay_snapshot::start(
-        SnapshotConfig { node_name: Arc::clone(&node_name), host_ips, status_dir: root.join("mainstay/status") },
+        SnapshotConfig {
+            node_name: Arc::clone(&node_name),
+            host_ips,
+            status_dir: root.join("mainstay/status"),
+        },
         Inputs { desired: sources.desired.clone(), observed, outcomes },
         snapshot_writer,
         tasks,
@@ -214,7 +221,10 @@ fn make_root(root: &std::path::Path) -> Result<()> {
     for dir in ["", "pods", "plugins", "plugins_registry"] {
         let path = root.join(dir);
         std::fs::DirBuilder::new().recursive(true).mode(0o750).create(&path).with_context(|| {
-            format!("cannot make {}; choose another --root-dir, or run as root on a writable disk", path.display())
+            format!(
+                "cannot make {}; choose another --root-dir, or run as root on a writable disk",
+                path.display()
+            )
         })?;
     }
     Ok(())
@@ -222,7 +232,11 @@ fn make_root(root: &std::path::Path) -> Result<()> {
 
 /// Upstream's fixed path goes with the default root only: nothing outside another root is touched.
 fn container_log_links(root: &std::path::Path) -> PathBuf {
-    if root == std::path::Path::new("/var/lib/kubelet") { "/var/log/containers".into() } else { root.join("container-logs") }
+    if root == std::path::Path::new("/var/lib/kubelet") {
+        "/var/log/containers".into()
+    } else {
+        root.join("container-logs")
+    }
 }
 
 fn port(address: &str, port: i32) -> Result<Option<SocketAddr>> {

@@ -53,7 +53,8 @@ pub(crate) fn main(args: &CheckArgs) -> ExitCode {
 }
 
 fn check_config(args: &CheckArgs, text: &mut String) -> bool {
-    let flag = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{name}={}", path.display()));
+    let flag =
+        |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{name}={}", path.display()));
     let flags: Vec<String> =
         [flag("config", &args.config), flag("config-dir", &args.config_dir)].into_iter().flatten().collect();
     match parse_kubelet_flags(flags).and_then(|flags| load(&flags)) {

@@ -102,7 +102,9 @@ fn kubelet(args: Vec<OsString>) -> ExitCode {
     }
     match &flags.version {
         Some(VersionRequest::Short) => return print(&format!("Kubernetes {VERSION}\n")),
-        Some(VersionRequest::Raw) => return print(&format!("{{GitVersion:{VERSION} Platform:linux/{}}}\n", arch())),
+        Some(VersionRequest::Raw) => {
+            return print(&format!("{{GitVersion:{VERSION} Platform:linux/{}}}\n", arch()));
+        }
         Some(VersionRequest::Report(_)) | None => {}
     }
     match load(&flags) {

@@ -58,7 +58,9 @@ pub(crate) fn main(args: &DoctorArgs) -> ExitCode {
     let mut report = Report::default();
     let mut flags = vec![format!("--root-dir={}", args.root_dir.display())];
     flags.extend(args.config.iter().map(|file| format!("--config={}", file.display())));
-    flags.extend(args.runtime_endpoint.iter().map(|endpoint| format!("--container-runtime-endpoint={endpoint}")));
+    flags.extend(
+        args.runtime_endpoint.iter().map(|endpoint| format!("--container-runtime-endpoint={endpoint}")),
+    );
     match parse_kubelet_flags(flags).and_then(|flags| load(&flags)) {
         Err(problems) => {
             problems.iter().for_each(|problem| report.add(Grade::Fail, "configuration", problem));
@@ -78,7 +80,11 @@ fn examine(loaded: &Loaded, report: &mut Report) {
     if rustix::process::geteuid().is_root() {
         report.add(Grade::Ok, "user", "root");
     } else {
-        report.add(Grade::Fail, "user", "not root; mainstay makes cgroups and directories that only root may, so run it as root");
+        report.add(
+            Grade::Fail,
+            "user",
+            "not root; mainstay makes cgroups and directories that only root may, so run it as root",
+        );
     }
     match host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|name| !name.is_empty())) {
         Ok(name) => report.add(Grade::Ok, "node name", name),
@@ -100,19 +106,29 @@ fn examine(loaded: &Loaded, report: &mut Report) {
     }
     match ResolvConf::read(std::path::Path::new(&loaded.config.resolv_conf)) {
         Ok(conf) if conf.nameservers.is_empty() => {
-            report.add(Grade::Warn, "DNS", format!("{} names no server; pods cannot look names up", loaded.config.resolv_conf));
+            report.add(
+                Grade::Warn,
+                "DNS",
+                format!("{} names no server; pods cannot look names up", loaded.config.resolv_conf),
+            );
         }
         Ok(conf) => report.add(Grade::Ok, "DNS", conf.nameservers.join(", ")),
         Err(error) => report.add(Grade::Warn, "DNS", error),
     }
-    for (subject, path) in [("disk of root", &loaded.settings.root_dir), ("disk of logs", &loaded.config.pod_logs_dir)] {
+    for (subject, path) in
+        [("disk of root", &loaded.settings.root_dir), ("disk of logs", &loaded.config.pod_logs_dir)]
+    {
         disk(subject, std::path::Path::new(path), report);
     }
     if !loaded.config.static_pod_path.is_empty() {
         let path = std::path::Path::new(&loaded.config.static_pod_path);
         match path.metadata() {
             Ok(_) => report.add(Grade::Ok, "manifests", path.display()),
-            Err(error) => report.add(Grade::Warn, "manifests", format!("{}: {error}; it is watched for and may come later", path.display())),
+            Err(error) => report.add(
+                Grade::Warn,
+                "manifests",
+                format!("{}: {error}; it is watched for and may come later", path.display()),
+            ),
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -127,10 +143,16 @@ fn disk(subject: &str, path: &std::path::Path, report: &mut Report) {
     let Some(existing) = path.ancestors().find(|path| path.exists()) else { return };
     match FilesystemUsage::of(existing) {
         Ok(usage) => {
-            let percent = usage.available_bytes.saturating_mul(100).checked_div(usage.capacity_bytes).unwrap_or(100);
-            let words = format!("{percent} % of {} GiB free at {}", usage.capacity_bytes >> 30, existing.display());
+            let percent =
+                usage.available_bytes.saturating_mul(100).checked_div(usage.capacity_bytes).unwrap_or(100);
+            let words =
+                format!("{percent} % of {} GiB free at {}", usage.capacity_bytes >> 30, existing.display());
             if percent < LOW_DISK_PERCENT {
-                report.add(Grade::Warn, subject, format!("{words}; make room, or images and logs will soon fail to be written"));
+                report.add(
+                    Grade::Warn,
+                    subject,
+                    format!("{words}; make room, or images and logs will soon fail to be written"),
+                );
             } else {
                 report.add(Grade::Ok, subject, words);
             }
@@ -141,7 +163,11 @@ fn disk(subject: &str, path: &std::path::Path, report: &mut Report) {
 
 async fn container_runtime(loaded: &Loaded, report: &mut Report) {
     let config = &loaded.config;
-    let cri = match Cri::new(&config.container_runtime_endpoint, Some(config.image_service_endpoint.as_str()), DEADLINE) {
+    let cri = match Cri::new(
+        &config.container_runtime_endpoint,
+        Some(config.image_service_endpoint.as_str()),
+        DEADLINE,
+    ) {
         Ok(cri) => cri,
         Err(error) => return report.add(Grade::Fail, "runtime", error),
     };
@@ -149,14 +175,18 @@ async fn container_runtime(loaded: &Loaded, report: &mut Report) {
         Ok(version) => report.add(
             Grade::Ok,
             "runtime",
-            format!("{} {} (CRI {})", version.runtime_name, version.runtime_version, version.runtime_api_version),
+            format!(
+                "{} {} (CRI {})",
+                version.runtime_name, version.runtime_version, version.runtime_api_version
+            ),
         ),
         Err(error) => return report.add(Grade::Fail, "runtime", error),
     }
     match cri.status().await {
         Ok(response) => {
             for condition in response.status.map(|status| status.conditions).unwrap_or_default() {
-                let subject = if condition.r#type == "NetworkReady" { "pod network" } else { "runtime condition" };
+                let subject =
+                    if condition.r#type == "NetworkReady" { "pod network" } else { "runtime condition" };
                 if condition.status {
                     report.add(Grade::Ok, subject, condition.r#type);
                 } else {
@@ -165,7 +195,11 @@ async fn container_runtime(loaded: &Loaded, report: &mut Report) {
                     } else {
                         "; see the runtime's own log"
                     };
-                    report.add(Grade::Fail, subject, format!("{}: {}{remedy}", condition.reason, condition.message));
+                    report.add(
+                        Grade::Fail,
+                        subject,
+                        format!("{}: {}{remedy}", condition.reason, condition.message),
+                    );
                 }
             }
         }

@@ -14,8 +14,14 @@ use tracing::{info, warn};
 
 /// The node's addresses: `--node-ip`, else the one that packets to the outside come from. Nothing is sent.
 pub(crate) fn addresses(loaded: &Loaded) -> Vec<String> {
-    let given: Vec<_> =
-        loaded.settings.node_ip.split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
+    let given: Vec<_> = loaded
+        .settings
+        .node_ip
+        .split(',')
+        .map(str::trim)
+        .filter(|ip| !ip.is_empty())
+        .map(str::to_owned)
+        .collect();
     if !given.is_empty() {
         return given;
     }
@@ -129,7 +135,11 @@ pub(crate) async fn cgroups(loaded: &Loaded, cri: &Cri, shutdown: &Shutdown) -> 
                 None => break configured,
             },
             Err(error) if error.is_transient() => {
-                if shutdown.run_until_signalled(tokio::time::sleep(Duration::from_millis(500))).await.is_none() {
+                if shutdown
+                    .run_until_signalled(tokio::time::sleep(Duration::from_millis(500)))
+                    .await
+                    .is_none()
+                {
                     return Ok(None);
                 }
             }
@@ -143,9 +153,9 @@ pub(crate) async fn cgroups(loaded: &Loaded, cri: &Cri, shutdown: &Shutdown) -> 
     let root = if config.cgroup_root.is_empty() { "/" } else { &config.cgroup_root };
     let names = CgroupNames::new(driver, root).context("cgroupRoot is not usable")?;
     let hierarchy = match driver {
-        Driver::Cgroupfs => {
-            Some(Arc::new(mainstay_cgroup::Cgroups::open("/sys/fs/cgroup").context("cannot use the machine's cgroups")?))
-        }
+        Driver::Cgroupfs => Some(Arc::new(
+            mainstay_cgroup::Cgroups::open("/sys/fs/cgroup").context("cannot use the machine's cgroups")?,
+        )),
         Driver::Systemd => None,
     };
     Ok(Some(Cgroups { names, hierarchy, pids_max: Some(config.pod_pids_limit).filter(|limit| *limit > 0) }))

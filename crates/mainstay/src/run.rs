@@ -74,7 +74,7 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
         flag("logging-format", format.clone());
     }
     let mut loaded = load_config(&parse_kubelet_flags(flags)?)?;
-    let other_root = args.root_dir != PathBuf::from("/var/lib/kubelet");
+    let other_root = args.root_dir != *"/var/lib/kubelet";
     match &args.pod_logs_dir {
         Some(dir) => loaded.config.pod_logs_dir = absolute(dir),
         None if other_root && loaded.config.pod_logs_dir == "/var/log/pods" => {

@@ -131,7 +131,8 @@ impl Actor {
                 None => read::pod(&cri, &uid, known.as_deref(), begun).await,
             };
             // "Nothing is there" is a reading too, and has its time. The next relist takes the empty entry away.
-            let nothing = || ObservedPod::nothing(uid.clone(), known.as_ref().map(|pod| pod.full_name.clone()), begun);
+            let nothing =
+                || ObservedPod::nothing(uid.clone(), known.as_ref().map(|pod| pod.full_name.clone()), begun);
             let result = result.map(|pod| Some(pod.unwrap_or_else(nothing)));
             (uid, result)
         }));
@@ -192,7 +193,8 @@ impl Actor {
                 let cri = &cri;
                 reads.push(async move {
                     let result =
-                        read::listed(cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun).await;
+                        read::listed(cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun)
+                            .await;
                     (uid, entry.fingerprint, result)
                 });
             }
@@ -232,8 +234,10 @@ impl Actor {
             let newer = |uid: &PodUid, read_at: Option<Instant>| {
                 state.pods.get(uid).is_none_or(|known| read_at.is_none_or(|read_at| read_at >= known.read_at))
             };
-            let changes: Vec<_> =
-                changes.into_iter().filter(|(uid, pod)| newer(uid, pod.as_ref().map(|p| p.read_at))).collect();
+            let changes: Vec<_> = changes
+                .into_iter()
+                .filter(|(uid, pod)| newer(uid, pod.as_ref().map(|p| p.read_at)))
+                .collect();
             if changes.is_empty() && !first && listed_at.is_none() {
                 return false;
             }
@@ -320,13 +324,17 @@ struct Listed {
 fn group(sandboxes: Vec<cri::PodSandbox>, containers: Vec<cri::Container>) -> HashMap<PodUid, Listed> {
     let mut pods: HashMap<PodUid, Listed> = HashMap::new();
     for sandbox in sandboxes {
-        let Some(uid) = sandbox.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else { continue };
+        let Some(uid) = sandbox.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else {
+            continue;
+        };
         let entry = pods.entry(uid).or_default();
         entry.fingerprint = entry.fingerprint.wrapping_add(hash(&(&sandbox.id, sandbox.state)));
         entry.sandboxes.push(sandbox);
     }
     for container in containers {
-        let Some(uid) = container.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else { continue };
+        let Some(uid) = container.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else {
+            continue;
+        };
         let entry = pods.entry(uid).or_default();
         entry.fingerprint = entry.fingerprint.wrapping_add(hash(&(&container.id, container.state)));
         entry.containers.push(container);

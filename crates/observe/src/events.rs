@@ -58,7 +58,8 @@ async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBoo
                     match stream.message().await {
                         Ok(Some(event)) => {
                             attempts.succeeded();
-                            let labels = event.pod_sandbox_status.map(|status| status.labels).unwrap_or_default();
+                            let labels =
+                                event.pod_sandbox_status.map(|status| status.labels).unwrap_or_default();
                             if let Some(uid) = labels.get(labels::POD_UID)
                                 && sender.send(PodUid::from(uid.as_str())).await.is_err()
                             {
@@ -69,7 +70,9 @@ async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBoo
                         Err(status) => {
                             if status.code() == tonic::Code::Unimplemented && !told {
                                 told = true;
-                                info!("the runtime sends no container events; relisting every second instead");
+                                info!(
+                                    "the runtime sends no container events; relisting every second instead"
+                                );
                             }
                             break;
                         }

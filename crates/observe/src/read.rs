@@ -34,7 +34,8 @@ pub(crate) async fn known(
     made: MadeObjects,
     begun: Instant,
 ) -> Result<Option<ObservedPod>, CriError> {
-    let mut sandboxes: Vec<SandboxId> = known.iter().flat_map(|pod| &pod.sandboxes).map(|s| s.id.clone()).collect();
+    let mut sandboxes: Vec<SandboxId> =
+        known.iter().flat_map(|pod| &pod.sandboxes).map(|s| s.id.clone()).collect();
     sandboxes.extend(made.sandboxes);
     sandboxes.sort_unstable();
     sandboxes.dedup();
@@ -56,7 +57,8 @@ pub(crate) async fn known(
             _ => container_status(cri, id, sandbox, message_limit).await,
         }
     });
-    let (sandboxes, containers) = tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
+    let (sandboxes, containers) =
+        tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
     let mut full_name = known.map(|known| known.full_name.clone());
     let sandboxes: Vec<_> = sandboxes
         .into_iter()
@@ -106,7 +108,8 @@ pub(crate) async fn listed(
     let sandbox_reads = sandboxes.into_iter().map(|sandbox| read_sandbox(cri, sandbox, known));
     let container_reads =
         containers.into_iter().map(|container| read_container(cri, container, known, message_limit));
-    let (sandboxes, containers) = tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
+    let (sandboxes, containers) =
+        tokio::try_join!(try_join_all(sandbox_reads), try_join_all(container_reads))?;
 
     let (sandboxes, containers) = (sandboxes.into_iter().flatten(), containers.into_iter().flatten());
     Ok(assemble(uid, full_name, read_at, sandboxes.collect(), containers.collect()))
@@ -138,7 +141,10 @@ async fn read_sandbox(
 }
 
 /// Asks for one sandbox: it, and the name of its pod. `None` when the runtime does not have it.
-async fn sandbox_status(cri: &Cri, id: &str) -> Result<Option<(ObservedSandbox, Option<FullName>)>, CriError> {
+async fn sandbox_status(
+    cri: &Cri,
+    id: &str,
+) -> Result<Option<(ObservedSandbox, Option<FullName>)>, CriError> {
     let status = match cri.sandbox_status(id).await {
         Ok(response) => response.status.unwrap_or_default(),
         Err(error) if error.is_not_found() => return Ok(None),
@@ -157,7 +163,8 @@ async fn sandbox_status(cri: &Cri, id: &str) -> Result<Option<(ObservedSandbox, 
         _ => Vec::new(),
     };
     let label = |key: &str| status.labels.get(key).map(String::as_str);
-    let full_name = label(labels::POD_NAME).map(|name| FullName::new(label(labels::POD_NAMESPACE).unwrap_or_default(), name));
+    let full_name = label(labels::POD_NAME)
+        .map(|name| FullName::new(label(labels::POD_NAMESPACE).unwrap_or_default(), name));
     let sandbox = ObservedSandbox {
         id: id.into(),
         attempt: status.metadata.map_or(0, |metadata| metadata.attempt),
@@ -231,7 +238,8 @@ async fn container_status(
             gid: linux.gid,
             groups: linux.supplemental_groups,
         }),
-        termination_grace_seconds: annotation(annotations::POD_TERMINATION_GRACE).and_then(|text| text.parse().ok()),
+        termination_grace_seconds: annotation(annotations::POD_TERMINATION_GRACE)
+            .and_then(|text| text.parse().ok()),
     }))
 }
 

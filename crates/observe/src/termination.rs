@@ -31,7 +31,11 @@ pub(crate) async fn message(status: &ContainerStatus, limit: usize) -> String {
     let log: PathBuf = status.log_path.clone().into();
     let said = tokio::task::spawn_blocking(move || {
         let said = file.map(|file| read_at_most(&file, limit)).unwrap_or_default();
-        if said.is_empty() && from_log { mainstay_logs::termination_log_tail(&log).unwrap_or_default() } else { said }
+        if said.is_empty() && from_log {
+            mainstay_logs::termination_log_tail(&log).unwrap_or_default()
+        } else {
+            said
+        }
     })
     .await
     .unwrap_or_default();

@@ -6,13 +6,13 @@
 mod containers;
 mod metadata;
 mod names;
+mod not_yet;
 mod objects;
 mod placement;
 mod resources;
 mod security;
 mod spec;
 mod volumes;
-mod not_yet;
 mod warnings;
 
 use std::fmt;

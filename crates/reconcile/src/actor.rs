@@ -15,8 +15,8 @@ use mainstay_checkpoint::WriteError;
 use mainstay_lifecycle::PodMemory;
 use mainstay_task::{Backoff, TaskGroup};
 use mainstay_types::{
-    DesiredPod, DesiredState, Heartbeat, MadeObjects, ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid,
-    ReadWish,
+    DesiredPod, DesiredState, Heartbeat, MadeObjects, ObservedPod, ObservedState, Outcomes, PodSource,
+    PodStage, PodUid, ReadWish,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
@@ -164,7 +164,7 @@ impl Actor {
 
     /// Takes over a new desired state; the pods it touches, or `None` for all.
     fn take_desired(&mut self, next: Arc<DesiredState>) -> Option<HashSet<PodUid>> {
-        self.desired = next;
+        let before = std::mem::replace(&mut self.desired, next);
         if !self.desired.synced {
             return Some(HashSet::new());
         }
@@ -198,6 +198,11 @@ impl Actor {
                 }
             }
         }
+        if !Arc::ptr_eq(&before.objects, &desired.objects) {
+            let waiting =
+                self.pods.iter_mut().filter_map(|(uid, pod)| pod.objects_changed().then(|| uid.clone()));
+            touched.extend(waiting);
+        }
         for (uid, pod) in &mut self.pods {
             if !desired.pods.contains_key(uid) && pod.let_go(now) {
                 info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod to stop: its source let go of it");
@@ -212,7 +217,8 @@ impl Actor {
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
         let before = std::mem::replace(&mut self.observed, next);
-        if before.listed_at.is_none() || before.runtime.reachable != self.observed.runtime.reachable
+        if before.listed_at.is_none()
+            || before.runtime.reachable != self.observed.runtime.reachable
             || before.runtime.network_problem != self.observed.runtime.network_problem
         {
             self.take_in_orphans(Timestamp::now());
@@ -229,7 +235,9 @@ impl Actor {
                 touched.insert(uid.clone());
             }
         }
-        if self.observed.pods.len() != before.pods.len() || self.shared.config.ownership == Ownership::Everything {
+        if self.observed.pods.len() != before.pods.len()
+            || self.shared.config.ownership == Ownership::Everything
+        {
             touched.extend(self.take_in_orphans(Timestamp::now()));
         }
         Some(touched)
@@ -282,7 +290,8 @@ impl Actor {
                         let resisted = u32::from(end == JobEnd::Failed) + pod.failures;
                         pod.failures = pod.failures.saturating_add(1);
                         if resisted > 0 {
-                            let wait = jiff::SignedDuration::try_from(RETRY.delay(resisted)).unwrap_or_default();
+                            let wait =
+                                jiff::SignedDuration::try_from(RETRY.delay(resisted)).unwrap_or_default();
                             pod.retry_at = Timestamp::now().checked_add(wait).ok();
                         }
                     }
@@ -304,7 +313,8 @@ impl Actor {
             pod.wake_at = None;
         } else if pod.wake_at.is_none_or(|at| at <= now) {
             if pod.wake_at.is_some() {
-                let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made: None };
+                let wish =
+                    ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made: None };
                 // With the channel full there is a next time.
                 self.shared.config.refresh.try_send(wish).ok();
             }
@@ -335,7 +345,8 @@ impl Actor {
         if pod.worker.is_some() {
             return;
         }
-        let unread = pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted));
+        let unread =
+            pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted));
         if !self.observed.runtime.reachable || unread {
             // All pods are looked at when the runtime answers again. A reading that does not come is wished for again.
             self.wait_for_reading(uid, self.observed.runtime.reachable);
@@ -343,14 +354,17 @@ impl Actor {
         }
         let name_taken = pod.stage == PodStage::Waiting
             && self.pods.iter().any(|(other_uid, other)| {
-                other_uid != uid && other.desired.full_name == pod.desired.full_name && other.stage != PodStage::Waiting
+                other_uid != uid
+                    && other.desired.full_name == pod.desired.full_name
+                    && other.stage != PodStage::Waiting
                     && other.is_going()
             });
         let observed = self.observed.pods.get(uid).filter(|pod| !pod.is_nothing()).cloned();
         let now = Timestamp::now();
         let Some(pod) = self.pods.get_mut(uid) else { return };
         let finished_before = pod.memory.finished;
-        let decision = pod.decide(observed.as_deref(), name_taken, self.shared.config.max_restart_period, now);
+        let decision =
+            pod.decide(observed.as_deref(), name_taken, self.shared.config.max_restart_period, now);
         if pod.memory.finished != finished_before {
             self.shared.records.keep(&pod.desired, &pod.memory);
             if let Some(failure) = &pod.memory.failure {
@@ -412,7 +426,8 @@ impl Actor {
         }
         let current = self.sender.borrow().pods.clone();
         let generation = self.sender.borrow().generation;
-        let mut differs = generation == 0 || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
+        let mut differs =
+            generation == 0 || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
         let mut next = HashMap::with_capacity(self.pods.len());
         for (uid, pod) in self.pods.iter_mut().filter(|(_, pod)| !pod.orphan) {
             let outcome = pod.report();

@@ -43,9 +43,12 @@ async fn remove_from_runtime(shared: &Shared, observed: &ObservedPod) -> Result<
     }
     for sandbox in &observed.sandboxes {
         // A sandbox that died by itself still holds its network until it is stopped.
-        shared.config.cri.stop_sandbox(sandbox.id.as_str()).await.or_else(|error| {
-            if error.is_not_found() { Ok(()) } else { Err(error) }
-        })?;
+        shared
+            .config
+            .cri
+            .stop_sandbox(sandbox.id.as_str())
+            .await
+            .or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })?;
         shared.config.cri.remove_sandbox(sandbox.id.as_str()).await?;
     }
     Ok(())

@@ -3,7 +3,9 @@
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
 use mainstay_lifecycle::HoldCause;
-use mainstay_podspec::runtime::{self, ContainerContext, DeviceGrants, EnvFiles, ImageUser, hostname_and_domain};
+use mainstay_podspec::runtime::{
+    self, ContainerContext, DeviceGrants, EnvFiles, ImageUser, hostname_and_domain,
+};
 use mainstay_types::{ContainerId, ContainerKind, ContainerName, ContainerReason, EventKind, PodExt};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -76,9 +78,9 @@ async fn make(
     let desired = &order.desired;
     let who = Some((kind, spec.name.as_str()));
     let restart_count = files::next_restart_count(shared, order, &spec.name).await;
-    let mounts = files::mounts(shared, order, spec, target).await.map_err(|error| {
-        Failure::new("CreateContainerConfigError", error)
-    })?;
+    let mounts = files::mounts(shared, order, spec, target)
+        .await
+        .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
     let image_user = match (image.uid, image.username.as_str()) {
         (Some(uid), _) => Some(ImageUser::Uid(uid.value)),
         (None, "") => None,
@@ -105,8 +107,8 @@ async fn make(
         },
     )
     .map_err(|error| Failure::new(error.reason(), error))?;
-    let sandbox_config =
-        sandbox::config(shared, order, target.attempt).map_err(|error| Failure::new("CreateContainerConfigError", error))?;
+    let sandbox_config = sandbox::config(shared, order, target.attempt)
+        .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
     let log_path = runtime::pod_log_directory(
         &shared.config.node.pod_logs_dir,
         desired.pod.namespace_ref(),
@@ -118,9 +120,9 @@ async fn make(
     let id = Box::pin(shared.config.cri.create_container(target.id.as_str(), config, sandbox_config))
         .await
         .map_err(|error| {
-            order.log.uncertain();
-            Failure::new("CreateContainerError", error)
-        })?;
+        order.log.uncertain();
+        Failure::new("CreateContainerError", error)
+    })?;
     let id = ContainerId::from(id);
     order.log.container(&id, &target.id);
     shared.event(desired, who, EventKind::Normal, "Created", "Container created".into());

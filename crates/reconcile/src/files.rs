@@ -25,11 +25,7 @@ use crate::{
 pub(crate) enum FileError {
     /// Making or writing something.
     #[error("cannot {action} {path}: {source}; check that the file system is writable and not full", path = path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     /// Removing something.
     #[error(transparent)]
     Remove(#[from] RemoveError),
@@ -37,7 +33,9 @@ pub(crate) enum FileError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// A volume of a kind that is not there yet.
-    #[error("volume {volume:?} cannot be mounted: this version of mainstay mounts no volumes yet; remove the volumeMount {path:?} or run the pod elsewhere")]
+    #[error(
+        "volume {volume:?} cannot be mounted: this version of mainstay mounts no volumes yet; remove the volumeMount {path:?} or run the pod elsewhere"
+    )]
     Volume { volume: String, path: String },
     /// The task that was doing it died.
     #[error("internal error while working on the pod's files")]
@@ -102,7 +100,9 @@ pub(crate) async fn remove_cgroup(shared: &Shared, desired: &DesiredPod) -> Resu
 
 /// How often the container was started before: by the newest instance, else by the logs that earlier ones left.
 pub(crate) async fn next_restart_count(shared: &Shared, order: &Order, name: &str) -> u32 {
-    if let Some(newest) = order.observed.as_deref().and_then(|o| o.instances(name).map(|c| c.restart_count).max()) {
+    if let Some(newest) =
+        order.observed.as_deref().and_then(|o| o.instances(name).map(|c| c.restart_count).max())
+    {
         return newest.saturating_add(1);
     }
     let dir = log_dir(shared, &order.desired.pod).join(name);
@@ -159,8 +159,11 @@ pub(crate) async fn mounts(
 }
 
 fn mount(container_path: &str, host_path: &Path) -> Mount {
-    let container_path =
-        if container_path.starts_with('/') { container_path.to_owned() } else { format!("/{container_path}") };
+    let container_path = if container_path.starts_with('/') {
+        container_path.to_owned()
+    } else {
+        format!("/{container_path}")
+    };
     Mount { container_path, host_path: host_path.to_string_lossy().into_owned(), ..Mount::default() }
 }
 
@@ -199,6 +202,21 @@ pub(crate) async fn link_log(
     .await;
     if let Err(error) = made {
         warn!(%error, "log collectors that read the links will not find this container");
+    }
+}
+
+/// Removes the log of a container that was removed; its link leads nowhere then and is swept later.
+pub(crate) async fn remove_log(order: &Order, id: &ContainerId) {
+    let container = order.observed.as_deref().and_then(|o| o.containers.iter().find(|c| c.id == *id));
+    let Some(path) = container.map(|c| PathBuf::from(&*c.log_path)).filter(|path| path.is_absolute()) else {
+        return;
+    };
+    let removed = off_the_workers(move || {
+        mainstay_logs::remove_container_log(&path).map_err(failed("remove the log", &path))
+    })
+    .await;
+    if let Err(error) = removed {
+        debug!(%error, "a removed container's log stays until its pod goes");
     }
 }
 

@@ -40,7 +40,9 @@ pub(crate) async fn run(
                     command.join(" "),
                 ))
             }
-            Ok(ExecOutcome::TimedOut) => Err(format!("Exec lifecycle hook ({}) timed out", go_list(&command))),
+            Ok(ExecOutcome::TimedOut) => {
+                Err(format!("Exec lifecycle hook ({}) timed out", go_list(&command)))
+            }
             Err(error) => Err(format!(
                 "Exec lifecycle hook ({}) for Container {:?} failed - error: {error}",
                 go_list(&command),
@@ -55,7 +57,10 @@ pub(crate) async fn run(
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
         return Ok(());
     }
-    Err(format!("the lifecycle hook of container {:?} names no action; use exec, httpGet or sleep", spec.name))
+    Err(format!(
+        "the lifecycle hook of container {:?} names no action; use exec, httpGet or sleep",
+        spec.name
+    ))
 }
 
 /// Any answer counts as success, whatever its status. Certificates are not verified.
@@ -67,18 +72,26 @@ async fn http_get(
     http: &HTTPGetAction,
     pod_ip: Option<&str>,
 ) -> Result<(), String> {
-    let fail = |what: String| format!("HTTP lifecycle hook for Container {:?} failed - error: {what}", spec.name);
+    let fail =
+        |what: String| format!("HTTP lifecycle hook for Container {:?} failed - error: {what}", spec.name);
     let host = match (http.host.as_deref().filter(|host| !host.is_empty()), pod_ip) {
         (Some(host), _) => host,
         (None, Some(ip)) => ip,
-        (None, None) => return Err(fail("failed to find networking container: the pod has no IP address".into())),
+        (None, None) => {
+            return Err(fail("failed to find networking container: the pod has no IP address".into()));
+        }
     };
-    let port = port(&http.port, spec).ok_or_else(|| fail(format!("couldn't find port: {:?} in the container", http.port)))?;
+    let port = port(&http.port, spec)
+        .ok_or_else(|| fail(format!("couldn't find port: {:?} in the container", http.port)))?;
     let path = http.path.as_deref().unwrap_or("/");
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let mut headers: Vec<(String, String)> =
-        http.http_headers.iter().flatten().map(|header| (header.name.clone(), header.value.clone())).collect();
+    let mut headers: Vec<(String, String)> = http
+        .http_headers
+        .iter()
+        .flatten()
+        .map(|header| (header.name.clone(), header.value.clone()))
+        .collect();
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("user-agent")) {
         headers.push(("User-Agent".into(), format!("kube-lifecycle/{}", user_agent_version())));
     }
@@ -102,10 +115,14 @@ async fn http_get(
         Err(error) if https && error.is_plain_http_on_tls() => {
             // Older hooks said HTTPS and were answered in plain HTTP; credentials must not leak that way.
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
-            let text = "lifecycle hook set to HTTPS scheme but the server answered in HTTP; using HTTP".to_owned();
+            let text =
+                "lifecycle hook set to HTTPS scheme but the server answered in HTTP; using HTTP".to_owned();
             let who = Some((kind, spec.name.as_str()));
             shared.event(&order.desired, who, EventKind::Warning, "LifecycleHTTPFallback", text);
-            mainstay_http::get(&request(url("http"), headers)).await.map(drop).map_err(|error| fail(error.to_string()))
+            mainstay_http::get(&request(url("http"), headers))
+                .await
+                .map(drop)
+                .map_err(|error| fail(error.to_string()))
         }
         Err(error) => Err(fail(error.to_string())),
     }

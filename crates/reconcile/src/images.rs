@@ -109,8 +109,9 @@ pub(crate) async fn ensure(
             held(shared, order, spec, "ErrImageNeverPull", message).await
         }
         ("Never" | "IfNotPresent", Some(present)) => {
-            let text =
-                format!("Container image {asked:?} already present on machine and can be accessed by the pod");
+            let text = format!(
+                "Container image {asked:?} already present on machine and can be accessed by the pod"
+            );
             shared.event(desired, who, EventKind::Normal, "Pulled", text);
             if order.had_pull_trouble {
                 shared.report(&desired.uid, Fact::Pulled { image: asked.to_owned() }).await;
@@ -182,7 +183,13 @@ async fn pull(
         Err(trouble) => {
             let (reason, message) = trouble.face(asked);
             warn!(image, reason, message, "cannot pull the image");
-            shared.event(desired, who, EventKind::Warning, "Failed", format!("Failed to pull image {asked:?}: {message}"));
+            shared.event(
+                desired,
+                who,
+                EventKind::Warning,
+                "Failed",
+                format!("Failed to pull image {asked:?}: {message}"),
+            );
             shared.event(desired, who, EventKind::Warning, "Failed", format!("Error: {reason}"));
             let cause = HoldCause::Pull { image: asked.to_owned(), reason: reason.into(), message };
             let name = spec.name.as_str().into();
@@ -208,7 +215,10 @@ impl Trouble {
     fn face(self, image: &str) -> (&'static str, String) {
         match self {
             Self::Rate => ("ErrImagePull", "pull QPS exceeded".into()),
-            Self::Vanished => ("ErrImagePull", format!("image {image:?} was pulled but is not there; is the runtime's disk full?")),
+            Self::Vanished => (
+                "ErrImagePull",
+                format!("image {image:?} was pulled but is not there; is the runtime's disk full?"),
+            ),
             Self::Runtime(CriError::Refused { message, .. }) => {
                 for reason in ["RegistryUnavailable", "SignatureValidationFailed"] {
                     if let Some(rest) = message.strip_prefix(reason) {
@@ -238,10 +248,11 @@ async fn pull_with(
     for auth in auths {
         match shared.config.cri.pull_image(image, auth, sandbox.clone()).await {
             Ok(reference) => {
-                let found = match shared.config.cri.image_status(&reference).await.map_err(Trouble::Runtime)? {
-                    Some(found) => Some(found),
-                    None => shared.config.cri.image_status(image).await.map_err(Trouble::Runtime)?,
-                };
+                let found =
+                    match shared.config.cri.image_status(&reference).await.map_err(Trouble::Runtime)? {
+                        Some(found) => Some(found),
+                        None => shared.config.cri.image_status(image).await.map_err(Trouble::Runtime)?,
+                    };
                 return found.ok_or(Trouble::Vanished);
             }
             Err(error) => last = Trouble::Runtime(error),
@@ -264,7 +275,13 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> Vec<Credent
                     "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
                     reference.name
                 );
-                shared.event(&order.desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
+                shared.event(
+                    &order.desired,
+                    None,
+                    EventKind::Warning,
+                    "FailedToRetrieveImagePullSecret",
+                    text,
+                );
             }
         }
     }
@@ -274,7 +291,13 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> Vec<Credent
             Ok(keyring) => found.extend(keyring.lookup(&name)),
             Err(error) => {
                 let text = format!("Unable to use an image pull secret: {error}");
-                shared.event(&order.desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
+                shared.event(
+                    &order.desired,
+                    None,
+                    EventKind::Warning,
+                    "FailedToRetrieveImagePullSecret",
+                    text,
+                );
             }
         }
     }

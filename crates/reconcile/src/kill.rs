@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::Container;
 use mainstay_cri::CriError;
-use mainstay_types::{
-    ContainerId, ContainerKind, ContainerPhase, EventKind, ObservedContainer, PodExt,
-};
+use mainstay_types::{ContainerId, ContainerKind, ContainerPhase, EventKind, ObservedContainer, PodExt};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -126,7 +124,9 @@ async fn pre_stop(
     id: &ContainerId,
     grace: Duration,
 ) {
-    let Some(hook) = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else { return };
+    let Some(hook) = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else {
+        return;
+    };
     let ip = order.observed.as_ref().and_then(|o| o.sandboxes.first()).and_then(|s| s.ips.first()).cloned();
     let ip = if order.desired.pod.host_network() { shared.config.node.host_ips.first().cloned() } else { ip };
     let work = hooks::run(shared, order, spec, kind, id, hook, ip.as_deref());
@@ -142,7 +142,11 @@ async fn pre_stop(
 }
 
 /// Stops and removes all containers, the trigger last, keeping logs and sandbox.
-pub(crate) async fn remove_all_containers(shared: &Shared, order: &Order, trigger: &str) -> Result<(), CriError> {
+pub(crate) async fn remove_all_containers(
+    shared: &Shared,
+    order: &Order,
+    trigger: &str,
+) -> Result<(), CriError> {
     let Some(observed) = &order.observed else { return Ok(()) };
     let running = observed.containers.iter().filter(|c| c.phase == ContainerPhase::Running);
     let stops = running.map(|container| {

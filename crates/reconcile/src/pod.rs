@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
-use mainstay_lifecycle::{BackoffEntry, BackoffLimits, Hold, Plan, PlanInput, PodMemory, Step, plan};
+use mainstay_lifecycle::{
+    BackoffEntry, BackoffLimits, Hold, HoldCause, Plan, PlanInput, PodMemory, Step, plan,
+};
 use mainstay_task::TaskHandle;
 use mainstay_types::{
-    ContainerId, ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure, PodOutcome,
-    PodStage, TerminalPhase,
+    ContainerId, ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure,
+    PodOutcome, PodStage, TerminalPhase,
 };
 
 use crate::worker::{Cancel, Fact};
@@ -89,8 +91,7 @@ impl PodState {
         if self.memory.deletion.is_some() {
             return false;
         }
-        let grace_seconds =
-            if self.orphan { 1 } else { self.desired.pod.grace_seconds().max(1) };
+        let grace_seconds = if self.orphan { 1 } else { self.desired.pod.grace_seconds().max(1) };
         self.memory.deletion = Some(Deletion { since: now, grace_seconds });
         self.end();
         true
@@ -99,6 +100,15 @@ impl PodState {
     /// Its source wants it again, under the same UID, while it is going. It must go first; the actor starts it anew.
     pub(crate) fn is_going(&self) -> bool {
         self.memory.deletion.is_some()
+    }
+
+    /// ConfigMaps or Secrets changed: what waited for one is tried at once. Whether anything did.
+    pub(crate) fn objects_changed(&mut self) -> bool {
+        let before = self.memory.holds.len();
+        self.memory.holds.retain(|_, hold| {
+            !matches!(&hold.cause, HoldCause::Failed(reason) if reason.reason == "CreateContainerConfigError")
+        });
+        self.memory.holds.len() != before
     }
 
     /// Somebody wishes it to end although its source wants it.
@@ -180,7 +190,12 @@ impl PodState {
         let wish = self.desired.terminate.as_ref().and_then(|wish| wish.grace);
         let wish = wish.map(|grace| i64::try_from(grace.as_secs()).unwrap_or(i64::MAX));
         let deletion = self.memory.deletion.map(|deletion| deletion.grace_seconds);
-        [wish, deletion].into_iter().flatten().min().unwrap_or_else(|| self.desired.pod.grace_seconds()).max(1)
+        [wish, deletion]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or_else(|| self.desired.pod.grace_seconds())
+            .max(1)
     }
 
     /// Takes note of what a worker found.
@@ -200,7 +215,8 @@ impl PodState {
                 self.memory.crashes.insert(key, next);
             }
             Fact::PullFailed { name, image, at, cause } => {
-                let next = BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at);
+                let next =
+                    BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at);
                 let wait = jiff::SignedDuration::try_from(next.wait()).unwrap_or(jiff::SignedDuration::ZERO);
                 self.memory.pulls.insert(image, next);
                 let hold = Hold { since: at, until: at.checked_add(wait).unwrap_or(at), cause };
@@ -303,10 +319,12 @@ mod tests {
             let later = now + SignedDuration::from_secs(seconds);
             state.decide(Some(&observed), false, period, later)
         };
-        let shown = |state: &PodState| state.reasons.values().map(|reason| reason.reason.clone()).collect::<Vec<_>>();
+        let shown =
+            |state: &PodState| state.reasons.values().map(|reason| reason.reason.clone()).collect::<Vec<_>>();
 
         assert!(matches!(decide(&mut state, 0), Decision::Sync(_)));
-        let cause = HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
+        let cause =
+            HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
         state.note(Fact::PullFailed { name: "c".into(), image: "i".into(), at: now, cause }, period);
         assert_eq!(decide(&mut state, 1), Decision::Rest);
         assert_eq!(shown(&state), ["ErrImagePull"]);

@@ -22,7 +22,8 @@ pub(crate) struct Made {
 impl Made {
     /// One that was there before.
     pub(crate) fn existing(id: SandboxId, order: &Order) -> Self {
-        let known = order.observed.as_deref().and_then(|o: &ObservedPod| o.sandboxes.iter().find(|s| s.id == id));
+        let known =
+            order.observed.as_deref().and_then(|o: &ObservedPod| o.sandboxes.iter().find(|s| s.id == id));
         Self {
             attempt: known.map_or(0, |sandbox| sandbox.attempt),
             ips: known.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
@@ -39,7 +40,12 @@ pub(crate) struct Failure {
 }
 
 /// Makes a sandbox: network check, cgroup, directories, then the runtime.
-pub(crate) async fn create(shared: &Shared, order: &Order, attempt: u32, changed: bool) -> Result<Made, Failure> {
+pub(crate) async fn create(
+    shared: &Shared,
+    order: &Order,
+    attempt: u32,
+    changed: bool,
+) -> Result<Made, Failure> {
     let desired = &order.desired;
     let pod = &desired.pod;
     let fail = |reason: &str, message: String, retry_after| Failure {
@@ -111,7 +117,11 @@ pub(crate) async fn create(shared: &Shared, order: &Order, attempt: u32, changed
 }
 
 /// The configuration the sandbox was, or is to be, made with. The runtime wants it again with each container.
-pub(crate) fn config(shared: &Shared, order: &Order, attempt: u32) -> Result<PodSandboxConfig, runtime::SpecError> {
+pub(crate) fn config(
+    shared: &Shared,
+    order: &Order,
+    attempt: u32,
+) -> Result<PodSandboxConfig, runtime::SpecError> {
     let settings = DnsSettings {
         host: shared.config.host_resolv.as_ref(),
         node_ips: &shared.config.node.host_ips,

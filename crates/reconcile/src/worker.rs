@@ -9,15 +9,15 @@ use jiff::{SignedDuration, Timestamp};
 use mainstay_lifecycle::{Hold, HoldCause, SANDBOX_HOLD, Step};
 use mainstay_task::Shutdown;
 use mainstay_types::{
-    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget, MadeObjects,
-    Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish, RuntimeHealth, SandboxId,
+    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget,
+    MadeObjects, Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish, RuntimeHealth, SandboxId,
 };
 use tokio::sync::{mpsc, watch};
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::{
-    ReconcileConfig, actor::Report, cleanup, containers, images::Puller, kill, pod::PodState, record::PodRecord,
-    record::Records, sandbox,
+    ReconcileConfig, actor::Report, cleanup, containers, files, images::Puller, kill, pod::PodState,
+    record::PodRecord, record::Records, sandbox,
 };
 
 /// After a failure that has no back-off of its own.
@@ -210,12 +210,24 @@ impl Shared {
                         spec.namespace_ref(),
                         spec.uid_ref()
                     );
-                    self.event(&pod.desired, Some((kind, name.as_str())), EventKind::Warning, "BackOff", text);
+                    self.event(
+                        &pod.desired,
+                        Some((kind, name.as_str())),
+                        EventKind::Warning,
+                        "BackOff",
+                        text,
+                    );
                 }
                 "ImagePullBackOff" => {
                     let who = Some((kind, name.as_str()));
                     self.event(&pod.desired, who, EventKind::Normal, "BackOff", reason.message.clone());
-                    self.event(&pod.desired, who, EventKind::Warning, "Failed", "Error: ImagePullBackOff".into());
+                    self.event(
+                        &pod.desired,
+                        who,
+                        EventKind::Warning,
+                        "Failed",
+                        "Error: ImagePullBackOff".into(),
+                    );
                 }
                 _ => {}
             }
@@ -280,7 +292,9 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         // Whatever the steps were for is not tried again before its time.
         let mut names: Vec<ContainerName> = vec![SANDBOX_HOLD.into()];
         names.extend(steps.into_iter().filter_map(|step| match step {
-            Step::Start { name, .. } | Step::Kill { name, .. } | Step::RestartAll { trigger: name } => Some(name),
+            Step::Start { name, .. } | Step::Kill { name, .. } | Step::RestartAll { trigger: name } => {
+                Some(name)
+            }
             _ => None,
         }));
         for name in names {
@@ -295,9 +309,12 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         }
         match step {
             Step::StopPod => {
-                if let Err(error) = kill::stop_pod(shared, order, order.desired.pod.grace_seconds().max(1)).await {
+                if let Err(error) =
+                    kill::stop_pod(shared, order, order.desired.pod.grace_seconds().max(1)).await
+                {
                     warn!(%error, "cannot stop what is left of the pod's old sandbox");
-                    let reason = ContainerReason { reason: "KillPodSandboxError".into(), message: error.to_string() };
+                    let reason =
+                        ContainerReason { reason: "KillPodSandboxError".into(), message: error.to_string() };
                     hold(shared, &uid, SANDBOX_HOLD.into(), HoldCause::Failed(reason), RETRY_AFTER).await;
                     return;
                 }
@@ -305,9 +322,11 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             Step::Kill { id, name, reason } => {
                 let text = reason.message(name.as_str());
                 let grace = order.desired.pod.grace_seconds().max(1);
-                if let Err(error) = kill::stop_container(shared, order, &id, name.as_str(), grace, text).await {
+                if let Err(error) = kill::stop_container(shared, order, &id, name.as_str(), grace, text).await
+                {
                     warn!(container = %name, %error, "cannot stop the container");
-                    let reason = ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
+                    let reason =
+                        ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
                     hold(shared, &uid, name, HoldCause::Failed(reason), RETRY_AFTER).await;
                     return;
                 }
@@ -316,7 +335,8 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 shared.report(&uid, Fact::RestartingAll).await;
                 if let Err(error) = kill::remove_all_containers(shared, order, trigger.as_str()).await {
                     warn!(%error, "cannot restart all containers; trying again");
-                    let reason = ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
+                    let reason =
+                        ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
                     hold(shared, &uid, trigger, HoldCause::Failed(reason), RETRY_AFTER).await;
                     return;
                 }
@@ -324,19 +344,29 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             Step::Remove(id) => {
                 if let Err(error) = shared.config.cri.remove_container(id.as_str()).await {
                     debug!(container.id = %id, %error, "cannot remove a dead container");
+                } else {
+                    files::remove_log(order, &id).await;
                 }
             }
-            Step::CreateSandbox { attempt, changed } => match sandbox::create(shared, order, attempt, changed).await {
-                Ok(sandbox) => {
-                    shared.report(&uid, Fact::SandboxMade).await;
-                    made = Some(sandbox);
-                }
-                Err(failure) => {
-                    hold(shared, &uid, SANDBOX_HOLD.into(), HoldCause::Failed(failure.reason), failure.retry_after)
+            Step::CreateSandbox { attempt, changed } => {
+                match sandbox::create(shared, order, attempt, changed).await {
+                    Ok(sandbox) => {
+                        shared.report(&uid, Fact::SandboxMade).await;
+                        made = Some(sandbox);
+                    }
+                    Err(failure) => {
+                        hold(
+                            shared,
+                            &uid,
+                            SANDBOX_HOLD.into(),
+                            HoldCause::Failed(failure.reason),
+                            failure.retry_after,
+                        )
                         .await;
-                    return;
+                        return;
+                    }
                 }
-            },
+            }
             Step::Start { name, kind, sandbox, after_crash } => {
                 let target = match sandbox {
                     Some(id) => sandbox::Made::existing(id, order),

@@ -11,8 +11,8 @@ use mainstay_lifecycle::{StatusInput, pod_status};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    DesiredState, NodeSnapshot, ObservedPod, ObservedState, Outcomes, PodOutcome, PodUid, PodView, RuntimeHealth,
-    to_seconds,
+    DesiredState, NodeSnapshot, ObservedPod, ObservedState, Outcomes, PodOutcome, PodUid, PodView,
+    RuntimeHealth, to_seconds,
 };
 use tokio::sync::watch;
 use tracing::debug;
@@ -58,9 +58,15 @@ pub struct Inputs {
 }
 
 /// Starts building snapshots. Problems with stored statuses are returned as sentences for the node's events.
-pub fn start(config: SnapshotConfig, inputs: Inputs, writer: SnapshotWriter, tasks: &TaskGroup) -> Vec<String> {
+pub fn start(
+    config: SnapshotConfig,
+    inputs: Inputs,
+    writer: SnapshotWriter,
+    tasks: &TaskGroup,
+) -> Vec<String> {
     let (files, restored, problems) = StatusFiles::open(&config.status_dir, tasks);
-    let builder = Builder { config, sender: writer.sender, views: HashMap::new(), restored, files, generation: 0 };
+    let builder =
+        Builder { config, sender: writer.sender, views: HashMap::new(), restored, files, generation: 0 };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("snapshot", async move {
         shutdown.run_until_signalled(builder.run(inputs)).await;
@@ -131,7 +137,8 @@ impl Builder {
         }
         let last = self.sender.borrow().clone();
         let same_rest = last.is_some_and(|last| {
-            Arc::ptr_eq(&last.desired, desired) && Arc::ptr_eq(&last.observed.runtime, &observed.runtime)
+            Arc::ptr_eq(&last.desired, desired)
+                && Arc::ptr_eq(&last.observed.runtime, &observed.runtime)
                 && last.observed.pods.len() == observed.pods.len()
         });
         if !changed && same_rest {
@@ -140,7 +147,8 @@ impl Builder {
         self.generation += 1;
         let pods = self.views.values().map(|entry| Arc::clone(&entry.view)).collect();
         let node = Arc::clone(&self.config.node_name);
-        let snapshot = NodeSnapshot::new(self.generation, node, pods, Arc::clone(desired), Arc::clone(observed));
+        let snapshot =
+            NodeSnapshot::new(self.generation, node, pods, Arc::clone(desired), Arc::clone(observed));
         debug!(generation = self.generation, pods = snapshot.pods.len(), "snapshot");
         self.sender.send_replace(Some(Arc::new(snapshot)));
     }
@@ -157,7 +165,8 @@ impl Builder {
         let pod = &outcome.desired.pod;
         let known = self.views.get(uid);
         // A file that was taken away and put back: the same UID, but a new pod, of which nothing is known yet.
-        let reborn = known.is_some_and(|entry| entry.outcome.deletion.is_some() && outcome.deletion.is_none());
+        let reborn =
+            known.is_some_and(|entry| entry.outcome.deletion.is_some() && outcome.deletion.is_none());
         let previous = known
             .and_then(|entry| entry.view.pod.status.as_ref())
             .or_else(|| self.restored.get(uid))

@@ -17,7 +17,8 @@ impl StatusFiles {
     /// Opens the directory and reads what is there. What cannot be used is reported, and mainstay works without it.
     pub(crate) fn open(dir: &Path, tasks: &TaskGroup) -> (Self, HashMap<PodUid, PodStatus>, Vec<String>) {
         // Not flushed: a status lost to a power failure is rebuilt from the runtime.
-        let store: Store<PodStatus> = match Store::open(dir, 0o700, "pod-status", 1, Durability::ProcessDeath) {
+        let store: Store<PodStatus> = match Store::open(dir, 0o700, "pod-status", 1, Durability::ProcessDeath)
+        {
             Ok(store) => store,
             Err(error) => return (Self { deferred: None }, HashMap::new(), vec![error.to_string()]),
         };

@@ -9,7 +9,9 @@ pub fn fnv1a_32(bytes: &[u8]) -> u32 {
 /// FNV-1a, 64 bit.
 #[must_use]
 pub fn fnv1a_64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The value of annotation `io.kubernetes.container.hash`: a container whose running hash differs is restarted.

@@ -26,8 +26,8 @@ pub use gotime::{format_go_duration, rfc3339_nanos, to_seconds};
 pub use heartbeat::Heartbeat;
 pub use ids::{ContainerId, ContainerName, FullName, PodUid, SandboxId};
 pub use observed::{
-    ContainerPhase, ContainerUser, MadeObjects, ObservedContainer, ObservedPod, ObservedSandbox, ObservedState, ReadWish,
-    RuntimeHealth,
+    ContainerPhase, ContainerUser, MadeObjects, ObservedContainer, ObservedPod, ObservedSandbox,
+    ObservedState, ReadWish, RuntimeHealth,
 };
 pub use outcome::{ContainerReason, Deletion, Outcomes, PodFailure, PodOutcome, PodStage, TerminalPhase};
 pub use pod::{ContainerKind, PodExt, annotations, labels};

@@ -23,7 +23,12 @@ impl ObservedState {
     /// The state before anything was read.
     #[must_use]
     pub fn unread() -> Self {
-        Self { generation: 0, listed_at: None, pods: HashMap::new(), runtime: Arc::new(RuntimeHealth::default()) }
+        Self {
+            generation: 0,
+            listed_at: None,
+            pods: HashMap::new(),
+            runtime: Arc::new(RuntimeHealth::default()),
+        }
     }
 
     /// When it was last read whether (and how) this pod exists.

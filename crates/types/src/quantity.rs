@@ -73,10 +73,12 @@ impl Quantity {
         let mut nanos = if mantissa == 0 {
             0
         } else if power >= 0 {
-            let factor = u32::try_from(power).ok().and_then(|p| 10_i128.checked_pow(p)).ok_or_else(overflow)?;
+            let factor =
+                u32::try_from(power).ok().and_then(|p| 10_i128.checked_pow(p)).ok_or_else(overflow)?;
             mantissa.checked_mul(factor).ok_or_else(overflow)?
         } else {
-            match power.checked_neg().and_then(|p| u32::try_from(p).ok()).and_then(|p| 10_i128.checked_pow(p)) {
+            match power.checked_neg().and_then(|p| u32::try_from(p).ok()).and_then(|p| 10_i128.checked_pow(p))
+            {
                 Some(divisor) => ceil_div(mantissa, divisor),
                 None => 1,
             }

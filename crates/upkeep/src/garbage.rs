@@ -66,7 +66,11 @@ pub fn superseded(snapshot: &NodeSnapshot, keep: Keep, now: Timestamp) -> Vec<Re
 /// With a running newest instance, the newest dead one has place 1; so "one dead instance" is kept beside it, as upstream
 /// keeps it. When the newest is dead itself, one more may stay for `lastState` until the status has taken it over, which
 /// it has when the next one dies.
-fn dead_containers(pod: &ObservedPod, min_age: Duration, now: Timestamp) -> Vec<(usize, Timestamp, ContainerId)> {
+fn dead_containers(
+    pod: &ObservedPod,
+    min_age: Duration,
+    now: Timestamp,
+) -> Vec<(usize, Timestamp, ContainerId)> {
     let min_age = SignedDuration::try_from(min_age).unwrap_or(SignedDuration::MAX);
     pod.containers
         .iter()
@@ -89,7 +93,8 @@ fn dead_sandboxes(pod: &ObservedPod, removals: &[Removal]) -> Vec<Removal> {
         .filter(|sandbox| !sandbox.ready)
         .filter(|sandbox| {
             !pod.containers.iter().any(|container| {
-                container.sandbox == sandbox.id && !removals.contains(&Removal::Container(container.id.clone()))
+                container.sandbox == sandbox.id
+                    && !removals.contains(&Removal::Container(container.id.clone()))
             })
         })
         .map(|sandbox| Removal::Sandbox(sandbox.id.clone()))

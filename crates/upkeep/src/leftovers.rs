@@ -105,7 +105,11 @@ fn remove_dangling_links(directory: &Path) {
         let path = entry.path();
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         let old = entry.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old);
-        if is_link && old && !path.exists() && let Err(error) = fs::remove_file(&path) {
+        if is_link
+            && old
+            && !path.exists()
+            && let Err(error) = fs::remove_file(&path)
+        {
             debug!(%error, link = %path.display(), "cannot remove a log link that leads nowhere");
         }
     }

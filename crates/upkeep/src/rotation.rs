@@ -23,7 +23,9 @@ pub(crate) async fn rotate_logs(config: Arc<UpkeepConfig>, snapshots: Snapshots)
                 .iter()
                 .filter_map(|view| view.observed.as_ref())
                 .flat_map(|pod| &pod.containers)
-                .filter(|container| container.phase == ContainerPhase::Running && !container.log_path.is_empty())
+                .filter(|container| {
+                    container.phase == ContainerPhase::Running && !container.log_path.is_empty()
+                })
                 .map(|container| (container.id.clone(), PathBuf::from(&*container.log_path)))
                 .collect(),
             None => continue,

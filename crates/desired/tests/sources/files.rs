@@ -286,11 +286,47 @@ async fn a_path_that_comes_goes_and_is_replaced() {
     node.write("c.yaml", &pod("c", "b:1"));
     running.pod("c-node-1").await;
 
-    fs::remove_dir_all(&node.path).unwrap();
-    running.wait("nothing", |state| state.pods.is_empty()).await;
-    fs::create_dir(&node.path).unwrap();
+    // A directory that vanishes is not a deletion of what was in it: each file says what happened, and is kept.
+    fs::rename(&node.path, node.directory.path().join("unmounted")).unwrap();
+    let kept = running
+        .wait("verdicts", |state| {
+            state.verdicts.len() == 3
+                && state.verdicts.iter().all(|verdict| {
+                    matches!(&verdict.ruling, Ruling::Rejected { problems, previous_kept: true }
+                        if problems.iter().all(|problem| problem.contains("is gone; make it again")))
+                })
+        })
+        .await;
+    assert_eq!(kept.pods.len(), 3);
+    assert!(Arc::ptr_eq(&first, &kept.pods[&first.uid]));
+    // Back again, without one of them: only that one is deleted.
+    fs::remove_file(node.directory.path().join("unmounted/c.yaml")).unwrap();
+    fs::rename(node.directory.path().join("unmounted"), &node.path).unwrap();
+    let back = running.wait("two pods", |state| state.pods.len() == 2).await;
+    assert!(Arc::ptr_eq(&first, &back.pods[&first.uid]));
+    running
+        .wait("acceptance", |state| {
+            state.verdicts.iter().all(|verdict| matches!(verdict.ruling, Ruling::Accepted { .. }))
+        })
+        .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_gone_at_the_start_keeps_its_pods_and_an_empty_one_removes_them() {
+    let node = Node::new();
     node.write("a.yaml", &pod("a", "b:1"));
-    running.pod("a-node-1").await;
+    let running = node.start();
+    let first = running.pod("a-node-1").await;
+    running.stop().await;
+
+    let away = node.directory.path().join("away");
+    fs::rename(&node.path, &away).unwrap();
+    let running = node.start();
+    let state = running.synced().await;
+    assert_eq!(state.pods.keys().collect::<Vec<_>>(), [&first.uid]);
+    fs::create_dir(&node.path).unwrap();
+    running.wait("nothing", |state| state.pods.is_empty()).await;
     running.stop().await;
 }
 

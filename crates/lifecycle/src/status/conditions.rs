@@ -27,7 +27,12 @@ pub(super) fn conditions(
     let ready = ready(input, &containers_ready);
     let mut conditions = Vec::with_capacity(6);
     if may_restart_all(input.pod) {
-        conditions.push(condition(input, "AllContainersRestarting", all_restarting(input, phase), now.clone()));
+        conditions.push(condition(
+            input,
+            "AllContainersRestarting",
+            all_restarting(input, phase),
+            now.clone(),
+        ));
     }
     conditions.extend([
         condition(input, "PodReadyToStartContainers", ready_to_start(input), now.clone()),
@@ -97,7 +102,8 @@ fn containers_ready(
         .into_iter()
         .flatten()
         .filter(|container| container.restart_policy.as_deref() == Some("Always"));
-    let names = sidecars.chain(spec.into_iter().flat_map(|spec| &spec.containers)).map(|container| &container.name);
+    let names =
+        sidecars.chain(spec.into_iter().flat_map(|spec| &spec.containers)).map(|container| &container.name);
     let unready: Vec<_> = names
         .filter(|name| !init.iter().chain(regular).any(|status| status.name == **name && status.ready))
         .map(String::as_str)
@@ -121,7 +127,9 @@ fn ready(input: &StatusInput<'_>, containers_ready: &Verdict) -> Verdict {
         .filter_map(|gate| {
             let name = &gate.condition_type;
             match known.iter().find(|condition| condition.type_ == *name) {
-                None => Some(format!("corresponding condition of pod readiness gate \"{name}\" does not exist.")),
+                None => {
+                    Some(format!("corresponding condition of pod readiness gate \"{name}\" does not exist."))
+                }
                 Some(condition) if condition.status != "True" => Some(format!(
                     "the status of pod readiness gate \"{name}\" is not \"True\", but {}",
                     condition.status

@@ -3,7 +3,8 @@
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, ResourceRequirements, VolumeMountStatus,
+        ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, ResourceRequirements,
+        VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -97,7 +98,9 @@ fn seen(
         .or_else(|| {
             previous
                 .filter(|p| p.restart_count < restart_count)
-                .and_then(|p| [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some()))
+                .and_then(|p| {
+                    [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some())
+                })
                 .cloned()
         });
     ContainerStatus {
@@ -190,7 +193,11 @@ fn find<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
 }
 
 fn default_waiting_reason(input: &StatusInput<'_>) -> &'static str {
-    let has_init = input.pod.spec.as_ref().is_some_and(|spec| spec.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
+    let has_init = input
+        .pod
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
     if has_init { "PodInitializing" } else { "ContainerCreating" }
 }
 
@@ -224,7 +231,10 @@ fn terminated(input: &StatusInput<'_>, container: &ObservedContainer) -> Contain
 fn restarting_all(input: &StatusInput<'_>) -> bool {
     let conditions = input.previous.and_then(|previous| previous.conditions.as_ref());
     input.outcome.restarting_all
-        || conditions.into_iter().flatten().any(|c| c.type_ == "AllContainersRestarting" && c.status == "True")
+        || conditions
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "AllContainersRestarting" && c.status == "True")
 }
 
 fn unknown(container_id: Option<String>) -> ContainerState {

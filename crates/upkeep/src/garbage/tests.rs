@@ -1,9 +1,7 @@
 use std::{sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_types::{
-    DesiredState, FullName, ObservedContainer, ObservedSandbox, ObservedState, PodView,
-};
+use mainstay_types::{DesiredState, FullName, ObservedContainer, ObservedSandbox, ObservedState, PodView};
 
 use super::*;
 
@@ -104,12 +102,19 @@ fn old_sandboxes_go_when_they_are_empty_and_dead() {
     use ContainerPhase::{Exited, Running};
     let sandboxes = || vec![sandbox("s2", 2, true), sandbox("s1", 1, false), sandbox("s0", 0, false)];
     let containers = vec![container("a2", "a", "s2", Running, 1), container("a1", "a", "s1", Exited, 10)];
-    assert_eq!(removals(sandboxes(), containers, Keep::default()), ["sandbox s0"], "s1 still holds the last instance");
+    assert_eq!(
+        removals(sandboxes(), containers, Keep::default()),
+        ["sandbox s0"],
+        "s1 still holds the last instance"
+    );
     let containers = vec![
         container("a2", "a", "s2", Running, 1),
         container("a1", "a", "s2", Exited, 9),
         container("a0", "a", "s1", Exited, 10),
     ];
     assert_eq!(removals(sandboxes(), containers, Keep::default()), ["a0", "sandbox s1", "sandbox s0"]);
-    assert_eq!(removals(vec![sandbox("s1", 1, false), sandbox("s0", 0, true)], vec![], Keep::default()), [""; 0]);
+    assert_eq!(
+        removals(vec![sandbox("s1", 1, false), sandbox("s0", 0, true)], vec![], Keep::default()),
+        [""; 0]
+    );
 }
