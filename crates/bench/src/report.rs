@@ -43,6 +43,12 @@ pub(crate) fn print(
         time(mainstay.all),
         upstream.map(|u| time(u.all)),
     );
+    row(
+        "the agent's own CPU time for that",
+        None,
+        time(mainstay.start_cpu),
+        upstream.map(|u| time(u.start_cpu)),
+    );
     row("resident memory at rest", None, memory(mainstay.rss_kib), upstream.map(|u| memory(u.rss_kib)));
     row("peak resident memory", None, memory(mainstay.peak_kib), upstream.map(|u| memory(u.peak_kib)));
     row(

@@ -178,6 +178,7 @@ struct Files {
     look: Option<JoinHandle<(FileScanner, PathWatch, Scan)>>,
     slow_at: Instant,
     failing: bool,
+    directory_gone: bool,
     started: Instant,
 }
 
@@ -294,8 +295,15 @@ impl Actor {
                 tracing::warn!(path = %path.display(), "the static pod path is gone; its pods are kept");
             }
             files.failing = true;
+            files.directory_gone = true;
             return;
         }
+        if files.directory_gone {
+            // It is back. What was kept and is not in it is deleted.
+            let known = files.eyes.as_ref().map(|(scanner, _)| scanner);
+            self.book.retain_files(|origin| known.is_some_and(|scanner| scanner.knows(origin)));
+        }
+        files.directory_gone = false;
         files.failing = false;
         if scan.pending.is_empty() || files.started.elapsed() > FIRST_DELIVERY {
             self.looked = true;
@@ -355,6 +363,7 @@ impl Files {
             look: None,
             slow_at: now,
             failing: false,
+            directory_gone: false,
             started: now,
         }
     }

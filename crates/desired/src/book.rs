@@ -181,6 +181,11 @@ impl Book {
         origins.len()
     }
 
+    /// Strikes out all files but these.
+    pub(crate) fn retain_files(&mut self, stays: impl Fn(&str) -> bool) {
+        self.origins.retain(|(source, origin), _| *source != PodSource::File || stays(origin));
+    }
+
     /// Strikes out a place that no longer exists.
     pub(crate) fn remove(&mut self, source: PodSource, origin: &str) {
         self.origins.remove(&(source, Arc::from(origin)));

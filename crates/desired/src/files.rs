@@ -116,6 +116,11 @@ impl FileScanner {
         Self { path, any_extension, node_name, api_server, known: BTreeMap::new() }
     }
 
+    /// Whether this file is there, or was a moment ago.
+    pub(crate) fn knows(&self, origin: &str) -> bool {
+        self.known.contains_key(origin)
+    }
+
     /// Looks at the path.
     pub(crate) fn scan(&mut self, hints: &Hints) -> Scan {
         let mut scan = Scan::default();

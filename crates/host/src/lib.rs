@@ -23,7 +23,7 @@ pub use filesystem::FilesystemUsage;
 pub use limits::raise_open_file_limit;
 pub use lock::{LockError, LockFile};
 pub use machine::{CgroupMode, Host, HostError, SwapDevice};
-pub use memory::{release_free_memory, share_heaps};
+pub use memory::{release_free_memory, share_heap};
 pub use mounts::{Mount, MountTable};
 pub use remove::{RemoveError, remove_dir_all_one_fs};
 pub use resolv_conf::{ResolvConf, ResolvConfError};

@@ -2,19 +2,19 @@
 
 #![expect(unsafe_code, reason = "glibc's malloc is tuned by C functions that no safe crate offers")]
 
-/// Lets all threads share two heaps instead of giving each its own. Call it before threads are started.
-pub fn share_heaps() {
+/// Lets all threads share one heap instead of giving each its own. Call it before threads are started.
+pub fn share_heap() {
     #[cfg(target_env = "gnu")]
     {
         // <malloc.h>
         const M_ARENA_MAX: i32 = -8;
         // SAFETY: mallopt takes two integers, may be called at any time, and says by its result whether it did anything;
         // a refusal only means that more memory is used.
-        unsafe { mallopt(M_ARENA_MAX, 2) };
+        unsafe { mallopt(M_ARENA_MAX, 1) };
     }
 }
 
-/// Gives memory that is free within the heaps back to the system. Blocks other threads' allocations for some
+/// Gives memory that is free within the heap back to the system. Blocks other threads' allocations for some
 /// milliseconds at most; call it when things are quiet, off the async workers.
 pub fn release_free_memory() {
     #[cfg(target_env = "gnu")]
@@ -35,7 +35,7 @@ unsafe extern "C" {
 mod tests {
     #[test]
     fn memory_stays_usable() {
-        super::share_heaps();
+        super::share_heap();
         let before: Vec<Vec<u8>> = (0..1000_u16).map(|i| i.to_le_bytes().repeat(100)).collect();
         let kept: Vec<_> = before.iter().step_by(7).cloned().collect();
         drop(before);

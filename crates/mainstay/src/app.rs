@@ -42,7 +42,7 @@ pub(crate) enum Mode {
 
 /// Runs the agent until a signal ends it. Pods outlive it.
 pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
-    mainstay_host::share_heaps();
+    mainstay_host::share_heap();
     logging::start(&loaded.config);
     info!(version = VERSION, ?mode, "mainstay starts");
     for notice in cli::notices(&loaded) {

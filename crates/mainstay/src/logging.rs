@@ -1,7 +1,7 @@
 //! Log lines: text or JSON on standard error, levels as klog counts them.
 
 use mainstay_config::KubeletConfiguration;
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// klog's verbosity as a filter: 0 to 3 are for operators, 4 and 5 for debugging, 6 and above show every step.
 ///
@@ -15,10 +15,16 @@ fn filter_for(verbosity: u32) -> &'static str {
     }
 }
 
-/// Starts logging. `RUST_LOG` goes before the verbosity.
+/// Starts logging. `RUST_LOG` (targets and levels, without span filters) goes before the verbosity.
 pub(crate) fn start(config: &KubeletConfiguration) {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(filter_for(config.logging.verbosity)));
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let parsed = asked.as_deref().map(str::parse::<Targets>);
+    // The words in `filter_for` are our own and parse; what a person wrote may not.
+    let by_verbosity = || filter_for(config.logging.verbosity).parse::<Targets>().unwrap_or_default();
+    let filter = match &parsed {
+        Some(Ok(filter)) => filter.clone(),
+        Some(Err(_)) | None => by_verbosity(),
+    };
     let registry = tracing_subscriber::registry().with(filter);
     // A second start (in tests) keeps the first one's settings.
     if config.logging.format == "json" {
@@ -26,5 +32,8 @@ pub(crate) fn start(config: &KubeletConfiguration) {
     } else {
         let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
         registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(ansi)).try_init().ok();
+    }
+    if let Some(Err(error)) = parsed {
+        tracing::warn!(%error, "RUST_LOG is not understood; write it as `debug` or `mainstay_reconcile=debug,info`");
     }
 }
