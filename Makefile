@@ -17,7 +17,6 @@ test: setup-test ## everything CI checks: format, lints, layers, dependencies, a
 	@$(CARGO) xtask ci
 
 bench: setup-test ## measure mainstay and upstream's kubelet on the same runtime (root)
-	@$(CARGO) xtask tools kubelet
 	@$(CARGO) xtask bench $(ARGS)
 
 fmt: ## format the code
@@ -26,6 +25,8 @@ fmt: ## format the code
 install: ## build a release and install it below PREFIX (/usr/local)
 	$(CARGO) build --release --locked --package mainstay
 	install -D -m 0755 $(TARGET_DIR)/release/mainstay $(DESTDIR)$(PREFIX)/bin/mainstay
+	install -D -m 0644 packaging/mainstay.service $(DESTDIR)$(PREFIX)/lib/systemd/system/mainstay.service
+	install -D -m 0644 README.md $(DESTDIR)$(PREFIX)/share/doc/mainstay/README.md
 
 setup-run: ## install what `make run` needs and is missing (Debian, root)
 	@scripts/setup.sh run

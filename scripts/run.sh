@@ -8,6 +8,6 @@ scripts/setup.sh run
 
 echo "building a release of mainstay (minutes on the first time)"
 # One call for both, so that what they share is built once.
-cargo build --quiet --release --locked --package mainstay --package xtask
+cargo build --release --locked --package mainstay --package xtask
 
 exec "${CARGO_TARGET_DIR:-target}/release/xtask" run "$@"

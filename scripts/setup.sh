@@ -117,14 +117,15 @@ main() {
     [ "$mode" = test ] || return 0
     packages "${test_packages[@]}"
 
-    if [ -x .build/bin/cargo-deny ] || has cargo-deny; then
+    if has cargo-deny; then
         thing cargo-deny present
     else
         thing cargo-deny "missing, building (minutes)"
-        cargo install --quiet --locked --root .build --version "$CARGO_DENY_VERSION" cargo-deny
+        # Into cargo's own directory, so that the next checkout finds it.
+        cargo install --quiet --locked --version "$CARGO_DENY_VERSION" cargo-deny
     fi
-    thing "containerd 2.4, crictl" "built from tools/ if they changed"
-    cargo xtask tools containerd crictl
+    thing "containerd 2.4, crictl, upstream's kubelet" "built from tools/ if they changed (minutes on the first time)"
+    cargo xtask tools containerd crictl kubelet
 }
 
 main "$@"

@@ -2,8 +2,7 @@
 
 use crate::layers;
 use anyhow::{Context, Result, bail};
-use mainstay_testkit::{build_dir, workspace_root};
-use std::ffi::OsString;
+use mainstay_testkit::workspace_root;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -82,15 +81,15 @@ fn cargo(args: &[&str]) -> Result<()> {
 
 /// The advisory database is not asked: it lives on the network, and CI must not fail with it.
 fn deny() -> Result<()> {
-    let own = build_dir().join("bin/cargo-deny");
-    let program = if own.is_file() { own.into_os_string() } else { OsString::from("cargo-deny") };
-    let status = Command::new(program)
-        .args(["--workspace", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
+    let status = Command::new(crate::cargo())
+        .args(["deny", "--workspace", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
         .current_dir(workspace_root())
         .status()
-        .context("cannot run cargo-deny; `make setup-test` installs it")?;
+        .context("cannot run cargo")?;
     if !status.success() {
-        bail!("cargo-deny found something: fix it, or add an exception with its reason to deny.toml");
+        bail!(
+            "cargo-deny found something (fix it, or add an exception with its reason to deny.toml) or is missing (`make setup-test`)"
+        );
     }
     Ok(())
 }

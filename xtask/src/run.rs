@@ -187,6 +187,8 @@ impl Node {
             .arg(&pod_logs)
             .args(["--cgroup-root", &format!("/{}", containerd.instance().cgroup_name())])
             .args(["--node-name", NODE_NAME])
+            // The usual port may be another node's.
+            .args(["--healthz-port", "0"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share a log")?)
             .stderr(log)

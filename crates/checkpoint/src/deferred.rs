@@ -54,15 +54,24 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
         self.wake.notify_one();
     }
 
-    /// Writes one value at once and waits for it; a change that was waiting under the same key is dropped as older.
+    /// Writes one value at once and waits for it. A value that was handed over under the same key meanwhile is newer and
+    /// is written instead.
     ///
     /// # Errors
     /// [`WriteError`]; the old value is then still there.
     pub async fn put_now(&self, key: &str, value: T) -> Result<(), WriteError> {
         let _writing = self.writing.lock().await;
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        let (store, key) = (Arc::clone(&self.store), key.to_owned());
-        tokio::task::spawn_blocking(move || store.put(&key, &value)).await.unwrap_or(Ok(()))
+        let newer = self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(key).flatten();
+        let (value, store) = (newer.unwrap_or(value), Arc::clone(&self.store));
+        let owned = key.to_owned();
+        tokio::task::spawn_blocking(move || store.put(&owned, &value)).await.unwrap_or_else(|_| {
+            Err(WriteError::Io {
+                action: "write",
+                path: key.into(),
+                remedy: "this is a defect of mainstay; please report it with its log",
+                source: std::io::Error::other("the task that was writing died"),
+            })
+        })
     }
 
     /// The writing itself: run it as a task. When `end` resolves, what is left is written and it returns.

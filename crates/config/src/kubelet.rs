@@ -210,7 +210,7 @@ definitions! {
             /// Pods that may run for each CPU; 0 for no such limit.
             "podsPerCore" pods_per_core: i32, flag("pods-per-core").check(Check::AtLeast(0));
             /// Processes that a pod may have; -1 for as many as the node allows.
-            "podPidsLimit" pod_pids_limit: i64 = "-1", flag("pod-max-pids").zero_counts();
+            "podPidsLimit" pod_pids_limit: i64 = "-1", flag("pod-max-pids").acted().zero_counts();
             /// Address range of pods when there is no API server to give one.
             "podCIDR" pod_cidr: String, flag("pod-cidr").acted()
                 .check(Check::Rule("must be empty or address ranges such as 10.100.0.0/24, comma-separated"));
@@ -276,7 +276,7 @@ definitions! {
                 .check(Check::Rule("needs cgroupRoot"));
             /// Kill processes of a container one by one when memory runs out, not all together.
             "singleProcessOOMKill" single_process_oom_kill: Option<bool>,
-                check(Check::Rule("must not be false on cgroup v1"))
+                acted().check(Check::Rule("must not be false on cgroup v1"))
                 .note("absent: false on cgroup v2, true on v1");
             /// Enforce CPU limits.
             "cpuCFSQuota" cpu_cfs_quota: bool = "true", flag("cpu-cfs-quota").zero_counts().acted();
@@ -328,7 +328,7 @@ definitions! {
             "oomScoreAdj" oom_score_adj: i32 = "-999",
                 flag("oom-score-adj").zero_counts().check(Check::Between(-1000, 1000));
             /// Files that the agent may have open.
-            "maxOpenFiles" max_open_files: i64 = "1000000", flag("max-open-files").check(Check::AtLeast(0));
+            "maxOpenFiles" max_open_files: i64 = "1000000", flag("max-open-files").acted().check(Check::AtLeast(0));
             /// Fail on kernel settings that differ from what is needed, instead of changing them.
             "protectKernelDefaults" protect_kernel_defaults: bool, flag("protect-kernel-defaults");
             /// Create the iptables chain by which other programs learn which iptables is in use.

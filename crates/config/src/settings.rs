@@ -20,7 +20,7 @@ definitions! {
             /// Name of the node, if it is not the host's.
             "hostname-override" hostname_override: String, flag("hostname-override").kept().acted();
             /// IP address of the node, or one of each family separated by a comma.
-            "node-ip" node_ip: String, flag("node-ip").kept()
+            "node-ip" node_ip: String, flag("node-ip").kept().acted()
                 .check(Check::Rule("one IP address, or one IPv4 and one IPv6 address"));
             /// Labels of the Node object when it is created, as key=value pairs.
             "node-labels" node_labels: BTreeMap<String, String>, flag_as("node-labels", FlagStyle::Labels).kept()

@@ -57,9 +57,8 @@ impl CriError {
         status: &Status,
     ) -> Self {
         match status.code() {
-            // tonic reports a broken or refused connection as Unavailable or as an Unknown "transport error".
-            Code::Unavailable => Self::Unreachable { call, path: path.to_owned() },
-            Code::Unknown if status.message() == "transport error" => {
+            // A broken or refused connection has the transport's error behind it; the runtime's own Unavailable does not.
+            Code::Unavailable | Code::Unknown if std::error::Error::source(status).is_some() => {
                 Self::Unreachable { call, path: path.to_owned() }
             }
             Code::DeadlineExceeded | Code::Cancelled => Self::Timeout { call, after },

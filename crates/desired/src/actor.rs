@@ -291,8 +291,11 @@ impl Actor {
             let path = self.config.static_pod_path.as_deref().unwrap_or(Path::new(""));
             self.looked = true;
             self.delivered.file = true;
-            if self.book.keep_below(path) > 0 && !files.failing {
-                tracing::warn!(path = %path.display(), "the static pod path is gone; its pods are kept");
+            let kept = self.book.keep_below(path);
+            if !files.failing && kept > 0 {
+                tracing::warn!(path = %path.display(), kept, "the static pod path is gone; its pods are kept");
+            } else if !files.failing {
+                tracing::warn!(path = %path.display(), "the static pod path does not exist; it is waited for");
             }
             files.failing = true;
             files.directory_gone = true;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct BackoffLimits {
     /// The first wait.
     pub initial: Duration,
-    /// The longest wait; twice this long without a failure and counting starts again.
+    /// The longest wait.
     pub max: Duration,
 }
 
@@ -26,6 +26,9 @@ impl BackoffLimits {
         Self { initial: Duration::from_secs(10).min(max), max }
     }
 }
+
+/// Something that went well for this long after its last start begins with a clean slate (upstream's fixed 10 minutes).
+const FORGIVEN_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
 /// How long the next wait is, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,28 +46,27 @@ impl BackoffEntry {
         Duration::from_millis(self.wait_ms)
     }
 
-    /// The entry after one more failure at `at`.
+    /// The entry after a failure at `failed`, when the next try begins at `now`.
     #[must_use]
-    pub fn next(previous: Option<Self>, limits: BackoffLimits, at: Timestamp) -> Self {
+    pub fn next(previous: Option<Self>, limits: BackoffLimits, failed: Timestamp, now: Timestamp) -> Self {
         let wait = match previous {
-            Some(entry) if !entry.expired(limits, at) => (entry.wait() * 2).min(limits.max),
+            Some(entry) if !entry.expired(failed) => (entry.wait() * 2).min(limits.max),
             _ => limits.initial,
         };
-        Self { wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), updated: at }
+        Self { wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), updated: now }
     }
 
     /// Until when something that ended at `ended` must wait; `None` when it need not.
     #[must_use]
-    pub fn until(&self, limits: BackoffLimits, ended: Timestamp) -> Option<Timestamp> {
-        if self.expired(limits, ended) {
+    pub fn until(&self, ended: Timestamp) -> Option<Timestamp> {
+        if self.expired(ended) {
             return None;
         }
         SignedDuration::try_from(self.wait()).ok().and_then(|wait| ended.checked_add(wait).ok())
     }
 
-    fn expired(&self, limits: BackoffLimits, at: Timestamp) -> bool {
-        let quiet = at.duration_since(self.updated);
-        SignedDuration::try_from(limits.max * 2).is_ok_and(|limit| quiet > limit)
+    fn expired(&self, failed: Timestamp) -> bool {
+        failed.duration_since(self.updated) > FORGIVEN_AFTER
     }
 }
 
@@ -101,20 +103,36 @@ mod tests {
         let mut entry = None;
         let mut waits = Vec::new();
         for second in [0, 10, 30, 70, 150, 310, 610] {
-            let next = BackoffEntry::next(entry, limits, at(second));
+            let next = BackoffEntry::next(entry, limits, at(second), at(second));
             waits.push(next.wait_ms / 1000);
             entry = Some(next);
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
         let entry = entry.unwrap();
-        assert_eq!(entry.until(limits, at(700)), Some(at(1000)));
-        assert_eq!(entry.until(limits, at(610 + 601)), None, "600 quiet seconds clear it");
-        assert_eq!(BackoffEntry::next(Some(entry), limits, at(610 + 601)).wait_ms, 10_000);
+        assert_eq!(entry.until(at(700)), Some(at(1000)));
+        assert_eq!(entry.until(at(610 + 601)), None, "600 good seconds since the start clear it");
+        assert_eq!(BackoffEntry::next(Some(entry), limits, at(610 + 601), at(1300)).wait_ms, 10_000);
+    }
+
+    #[test]
+    fn the_time_spent_waiting_is_no_good_time() {
+        // It failed at 0, waited 300 s, was started at 300 and failed at 601: it ran 301 s, not 601.
+        let limits = BackoffLimits::crash(Duration::from_secs(300));
+        let entry = BackoffEntry { wait_ms: 300_000, updated: at(300) };
+        assert_eq!(BackoffEntry::next(Some(entry), limits, at(601), at(601)).wait_ms, 300_000);
+    }
+
+    #[test]
+    fn a_short_maximum_does_not_shorten_forgiveness() {
+        let limits = BackoffLimits::crash(Duration::from_secs(60));
+        let entry = BackoffEntry { wait_ms: 60_000, updated: at(0) };
+        assert_eq!(entry.until(at(124)), Some(at(184)));
+        assert_eq!(BackoffEntry::next(Some(entry), limits, at(124), at(184)).wait_ms, 60_000);
     }
 
     #[test]
     fn a_short_maximum_also_shortens_the_first_wait() {
         let limits = BackoffLimits::crash(Duration::from_secs(1));
-        assert_eq!(BackoffEntry::next(None, limits, at(0)).wait_ms, 1000);
+        assert_eq!(BackoffEntry::next(None, limits, at(0), at(0)).wait_ms, 1000);
     }
 }

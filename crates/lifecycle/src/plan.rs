@@ -10,7 +10,7 @@ use mainstay_types::{
 };
 
 use crate::{
-    BackoffLimits, PodMemory,
+    PodMemory,
     backoff::crash_key,
     memory::SANDBOX_HOLD,
     restart::{AfterExit, restarts_when_killed},
@@ -27,8 +27,6 @@ pub struct PlanInput<'a> {
     pub observed: Option<&'a ObservedPod>,
     /// What is remembered.
     pub memory: &'a PodMemory,
-    /// `crashLoopBackOff.maxContainerRestartPeriod`.
-    pub max_restart_period: Duration,
     /// The time.
     pub now: Timestamp,
 }
@@ -298,9 +296,7 @@ impl Draft<'_> {
                 false
             }
             (_, Some(ContainerPhase::Exited)) if view.failed() => {
-                if view.after_exit(pod) == Some(AfterExit::Stay)
-                    && view.newest.is_some_and(|c| c.exit_code != 0)
-                {
+                if view.after_exit(pod) == Some(AfterExit::Stay) {
                     return InitOutcome::Failed;
                 }
                 self.start(view, Some(sandbox));
@@ -402,7 +398,7 @@ impl Draft<'_> {
 
     /// Starts a container, unless it must wait after a failure.
     fn start(&mut self, view: &View<'_>, sandbox: Option<&SandboxId>) {
-        let PlanInput { pod, memory, now, max_restart_period, .. } = *self.input;
+        let PlanInput { pod, memory, now, .. } = *self.input;
         let name: ContainerName = view.spec.name.as_str().into();
         if self.waits(view) {
             return;
@@ -412,9 +408,9 @@ impl Draft<'_> {
             view.newest.filter(|c| c.phase == ContainerPhase::Exited).and_then(|c| c.finished_at)
         {
             let key = crash_key(pod, view.spec);
-            let limits = BackoffLimits::crash(max_restart_period);
-            if let Some(entry) = memory.crashes.get(&key)
-                && let Some(until) = entry.until(limits, ended)
+            // An end in the future is a clock that was set back; nobody waits for that.
+            if let Some(entry) = memory.crashes.get(&key).filter(|_| ended <= now)
+                && let Some(until) = entry.until(ended)
                 && until > now
             {
                 self.held += usize::from(view.kind == ContainerKind::Regular);

@@ -35,5 +35,5 @@ pub fn judge_sandbox(pod: &Pod, observed: Option<&ObservedPod>) -> SandboxVerdic
     } else {
         return SandboxVerdict::Keep(newest.id.clone());
     };
-    SandboxVerdict::Renew { attempt: newest.attempt + 1, why }
+    SandboxVerdict::Renew { attempt: newest.attempt.saturating_add(1), why }
 }

@@ -29,9 +29,12 @@ impl View<'_> {
     }
 
     pub(crate) fn after_exit(&self, pod: &Pod) -> Option<AfterExit> {
-        self.newest
-            .filter(|container| container.phase == ContainerPhase::Exited)
-            .map(|container| after_exit(pod, self.kind, self.spec, container.exit_code))
+        self.newest.filter(|container| container.phase == ContainerPhase::Exited).map(|container| {
+            // A kill for memory is a failure of an init container, whatever exit code its parent made of it.
+            let killed = self.kind == ContainerKind::Init && self.failed();
+            let code = if killed && container.exit_code == 0 { 137 } else { container.exit_code };
+            after_exit(pod, self.kind, self.spec, code)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fmt::Write as _, time::Duration, time::Instant};
+use std::{fmt::Write as _, time::Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -125,13 +125,7 @@ fn show(plan: &Plan) -> String {
 
 fn run(pod: &Pod, lines: &[&str], memory: &PodMemory) -> String {
     let observed = runtime(pod, lines);
-    show(&plan(&PlanInput {
-        pod,
-        observed: observed.as_ref(),
-        memory,
-        max_restart_period: Duration::from_secs(300),
-        now: at(NOW),
-    }))
+    show(&plan(&PlanInput { pod, observed: observed.as_ref(), memory, now: at(NOW) }))
 }
 
 fn memory() -> PodMemory {
@@ -335,6 +329,36 @@ fn init_containers_and_sidecars() {
         ),
         ("init unknown, never", &never, &["sandbox 0 ready", "i1 unknown"], "finish Failed"),
     ]);
+}
+
+#[test]
+fn an_init_container_killed_for_memory_has_failed_whatever_its_exit_code() {
+    let spec = |policy: &str| {
+        pod(
+            json!({"restartPolicy": policy, "initContainers": [{"name": "i", "image": "i"}], "containers": [{"name": "a", "image": "i"}]}),
+        )
+    };
+    for (policy, expected) in [
+        ("Always", "start i in s0 after crash"),
+        ("OnFailure", "start i in s0 after crash"),
+        ("Never", "finish Failed"),
+    ] {
+        let pod = spec(policy);
+        let mut observed = runtime(&pod, &["sandbox 0 ready", "i exited 0"]).unwrap();
+        observed.containers[0].reason = "OOMKilled".into();
+        let input = PlanInput { pod: &pod, observed: Some(&observed), memory: &memory(), now: at(NOW) };
+        assert_eq!(show(&plan(&input)), expected, "{policy}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_nobody_wait() {
+    let spec = pod(json!({"containers": [{"name": "a", "image": "i"}]}));
+    let mut memory = memory();
+    let cause =
+        HoldCause::Failed(ContainerReason { reason: "CreateContainerError".into(), message: String::new() });
+    memory.holds.insert("a".into(), Hold { since: at(NOW + 1_000_000), until: at(NOW + 1_000_010), cause });
+    assert_eq!(run(&spec, &["sandbox 0 ready"], &memory), "start a in s0");
 }
 
 #[test]

@@ -66,7 +66,6 @@ pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error:#}");
-            cli::complain(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -115,9 +114,6 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
     let config = &loaded.config;
     let root = PathBuf::from(&loaded.settings.root_dir);
     let host = Host::default();
-    make_root(&root)?;
-    let lock = LockFile::acquire(&root.join("mainstay.lock"))?;
-
     let cgroup_v2 = node::is_cgroup_v2(&host)?;
     let problems = check_host(config, HostFacts { cgroup_v2 });
     match (mode, problems.as_slice()) {
@@ -126,8 +122,13 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
             let text: Vec<_> = problems.iter().map(ToString::to_string).collect();
             anyhow::bail!("{}", text.join("; "));
         }
-        (Mode::Run, problems) => problems.iter().for_each(|problem| warn!("{problem}")),
+        (Mode::Run, _) => warn!(
+            "this machine uses cgroup v1, which works but is deprecated in Kubernetes; move to cgroup v2 when you can"
+        ),
     }
+    // Nothing is written before it is clear that mainstay may run here.
+    make_root(&root)?;
+    let lock = LockFile::acquire(&root.join("mainstay.lock"))?;
     let node_name: Arc<str> =
         host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
     let host_ips = node::addresses(loaded);
@@ -157,12 +158,16 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
     let state =
         ServerState { snapshot: snapshots.clone(), events: event_reader, heartbeat: heartbeat.clone() };
     bound.serve(state, tasks);
+    // Up, in the sense of a service manager: it answers. Pods may have to wait for a runtime that is still away.
+    manager.ready();
+    manager.status("waiting for the container runtime and the manifests");
+    feed_watchdog(manager, snapshots.clone(), heartbeat.clone(), config.sync_frequency.as_std(), tasks);
 
     let (observed, refresh) = mainstay_observe::start(ObserveConfig::new(cri.clone()), tasks);
     let sources =
         Sources::start(sources_config(loaded, &root, &node_name), tasks, events.clone(), observed.clone())?;
 
-    let cgroups = node::cgroups(loaded, &cri, &tasks.shutdown()).await?;
+    let cgroups = node::cgroups(loaded, &cri, &heartbeat, &tasks.shutdown()).await?;
     if !config.pod_cidr.is_empty()
         && let Err(error) = cri.update_runtime_config(&config.pod_cidr).await
     {
@@ -211,8 +216,13 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
     mainstay_upkeep::start(upkeep(loaded, mode, cri, root, links), &snapshots, tasks);
 
     release_memory_when_quiet(snapshots.clone(), tasks);
-    tell_service_manager(manager, snapshots, heartbeat, config.sync_frequency.as_std(), tasks);
-    info!(node = %node_name, "mainstay is up");
+    info!(
+        node = %node_name,
+        root = loaded.settings.root_dir,
+        manifests = config.static_pod_path,
+        runtime = config.container_runtime_endpoint,
+        "mainstay is up"
+    );
     Ok(Held { _lock: lock })
 }
 
@@ -291,7 +301,7 @@ fn upkeep(loaded: &Loaded, mode: Mode, cri: Cri, root: PathBuf, links: PathBuf) 
         root_dir: root,
         pod_logs_dir: config.pod_logs_dir.clone().into(),
         container_log_links: links,
-        remove_unknown_logs: mode == Mode::Kubelet,
+        remove_unknown: mode == Mode::Kubelet,
         keep: Keep {
             per_container: settings.maximum_dead_containers_per_container,
             in_all: settings.maximum_dead_containers,
@@ -325,8 +335,8 @@ fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, t
     });
 }
 
-/// READY=1 with the first complete snapshot; the watchdog is fed while the sync loop lives.
-fn tell_service_manager(
+/// Tells when the first complete snapshot is there, and feeds the watchdog while the sync loop lives.
+fn feed_watchdog(
     manager: &ServiceManager,
     mut snapshots: mainstay_snapshot::SnapshotReader,
     heartbeat: Heartbeat,
@@ -336,17 +346,28 @@ fn tell_service_manager(
     let (manager, shutdown): (_, Shutdown) = (manager.clone(), tasks.shutdown());
     let stale = (sync_frequency * 2).max(Duration::from_secs(300));
     tasks.spawn("service manager", async move {
-        let ready = shutdown.run_until_signalled(snapshots.wait_for(Option::is_some)).await;
-        if !matches!(ready, Some(Ok(_))) {
-            return;
-        }
-        drop(ready);
-        manager.ready();
-        let Some(interval) = manager.watchdog_interval() else { return };
-        while shutdown.run_until_signalled(tokio::time::sleep(interval)).await.is_some() {
-            if heartbeat.age() < stale {
-                manager.watchdog();
+        let work = async {
+            let mut told = false;
+            let interval = manager.watchdog_interval();
+            loop {
+                // Cancel safe: both only wait.
+                tokio::select! {
+                    first = snapshots.wait_for(Option::is_some), if !told => {
+                        if first.is_err() {
+                            return;
+                        }
+                        told = true;
+                        manager.status("running pods");
+                    }
+                    () = tokio::time::sleep(interval.unwrap_or(Duration::MAX)), if interval.is_some() => {
+                        if heartbeat.age() < stale {
+                            manager.watchdog();
+                        }
+                    }
+                    else => return,
+                }
             }
-        }
+        };
+        shutdown.run_until_signalled(work).await;
     });
 }

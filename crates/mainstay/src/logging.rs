@@ -30,8 +30,7 @@ pub(crate) fn start(config: &KubeletConfiguration) {
     if config.logging.format == "json" {
         registry.with(fmt::layer().json().with_writer(std::io::stderr)).try_init().ok();
     } else {
-        let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(ansi)).try_init().ok();
+        registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(false)).try_init().ok();
     }
     if let Some(Err(error)) = parsed {
         tracing::warn!(%error, "RUST_LOG is not understood; write it as `debug` or `mainstay_reconcile=debug,info`");

@@ -10,6 +10,7 @@ use mainstay_host::{CgroupMode, Host, ResolvConf};
 use mainstay_podspec::runtime::{HostResolv, NodeSettings, SwapSettings};
 use mainstay_reconcile::Cgroups;
 use mainstay_task::Shutdown;
+use mainstay_types::Heartbeat;
 use tracing::{info, warn};
 
 /// The node's addresses: `--node-ip`, else the one that packets to the outside come from. Nothing is sent.
@@ -121,13 +122,20 @@ pub(crate) fn is_cgroup_v2(host: &Host) -> Result<bool> {
 }
 
 /// Pod cgroups, with the driver the runtime uses. Waits for the runtime, which alone can tell.
-pub(crate) async fn cgroups(loaded: &Loaded, cri: &Cri, shutdown: &Shutdown) -> Result<Option<Cgroups>> {
+pub(crate) async fn cgroups(
+    loaded: &Loaded,
+    cri: &Cri,
+    heartbeat: &Heartbeat,
+    shutdown: &Shutdown,
+) -> Result<Option<Cgroups>> {
     let config = &loaded.config;
     if !config.cgroups_per_qos {
         return Ok(None);
     }
     let configured = if config.cgroup_driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs };
     let driver = loop {
+        // Waiting for the runtime is a life, too.
+        heartbeat.beat();
         match cri.runtime_config().await {
             Ok(answer) => match answer.linux.map(|linux| linux.cgroup_driver()) {
                 Some(k8s_cri::v1::CgroupDriver::Systemd) => break Driver::Systemd,

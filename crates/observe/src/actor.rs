@@ -19,7 +19,13 @@ use crate::{events, health, read};
 
 /// How many pods are read at once.
 const PARALLEL_READS: usize = 16;
-/// How many wishes may wait; a full channel makes reconcile wait, which is what it should do then.
+/// Longest that one pod may hold up a relist; it is then left out for [`STUCK_PAUSE`].
+const READ_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a pod about which the runtime does not answer is left out of relists.
+const STUCK_PAUSE: Duration = Duration::from_secs(60);
+/// Longest that the runtime may take to say how it is.
+const HEALTH_DEADLINE: Duration = Duration::from_secs(10);
+/// How many wishes may wait; with the channel full reconcile wishes again a little later.
 const REFRESH_BOUND: usize = 512;
 
 /// How to observe.
@@ -63,6 +69,7 @@ pub fn start(
         fingerprints: HashMap::new(),
         reading: HashSet::new(),
         read_again: HashMap::new(),
+        stuck: HashMap::new(),
         reads: FuturesUnordered::new(),
     };
     tasks.spawn_critical("observe", async move {
@@ -80,6 +87,8 @@ struct Actor {
     fingerprints: HashMap<PodUid, u64>,
     reading: HashSet<PodUid>,
     read_again: HashMap<PodUid, Option<MadeObjects>>,
+    /// Pods about which the runtime did not answer in time, and when that was.
+    stuck: HashMap<PodUid, Instant>,
     reads: FuturesUnordered<BoxFuture<'static, ReadResult>>,
 }
 
@@ -87,8 +96,10 @@ impl Actor {
     async fn run(mut self, mut wishes: mpsc::Receiver<ReadWish>, mut events: events::EventUids) {
         let mut health_tick = tokio::time::interval(self.config.health_period);
         health_tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let relist = tokio::time::sleep(Duration::ZERO);
-        tokio::pin!(relist);
+        // It ticks at the shorter period, so that a lost event stream is made up for at once.
+        let mut relist_tick = tokio::time::interval(self.config.relist_period);
+        relist_tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut relisted: Option<Instant> = None;
         loop {
             let room = self.reads.len() < PARALLEL_READS;
             // Every branch is cancel safe: receivers, a pinned sleep, an interval, and a stream polled by reference.
@@ -96,14 +107,17 @@ impl Actor {
                 Some(wish) = wishes.recv(), if room => self.begin_read(wish.uid, wish.made),
                 Some(uid) = events.next(), if room => self.begin_read(uid, None),
                 Some((uid, result)) = self.reads.next() => self.finish_read(uid, result),
-                () = &mut relist => {
+                _ = relist_tick.tick() => {
+                    let with_events = self.state.borrow().runtime.events && events.connected();
+                    if with_events && relisted.is_some_and(|at| at.elapsed() < self.config.relist_period_with_events) {
+                        continue;
+                    }
                     if self.state.borrow().runtime.name.is_empty() {
                         self.check_health(events.connected()).await;
                     }
                     self.relist().await;
-                    let events = self.state.borrow().runtime.events && events.connected();
-                    let period = if events { self.config.relist_period_with_events } else { self.config.relist_period };
-                    relist.as_mut().reset(tokio::time::Instant::now() + period);
+                    relisted = Some(Instant::now());
+                    relist_tick.reset();
                 }
                 _ = health_tick.tick() => self.check_health(events.connected()).await,
             }
@@ -181,30 +195,38 @@ impl Actor {
         let mut reads = FuturesUnordered::new();
         let mut waiting: Vec<_> = listed
             .into_iter()
+            .filter(|(uid, _)| self.stuck.get(uid).is_none_or(|since| since.elapsed() > STUCK_PAUSE))
             .filter(|(uid, entry)| {
                 !known.contains_key(uid) || self.fingerprints.get(uid) != Some(&entry.fingerprint)
             })
             .collect();
-        let mut complete = true;
+        // A pod that is left out and was never read keeps the first list from being complete.
+        let mut complete = !self.stuck.keys().any(|uid| !known.contains_key(uid));
         loop {
             while reads.len() < PARALLEL_READS {
                 let Some((uid, entry)) = waiting.pop() else { break };
                 let before = known.get(&uid).cloned();
                 let cri = &cri;
                 reads.push(async move {
-                    let result =
-                        read::listed(cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun)
-                            .await;
+                    let read =
+                        read::listed(cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun);
+                    let result = tokio::time::timeout(READ_DEADLINE, read).await;
                     (uid, entry.fingerprint, result)
                 });
             }
             match reads.next().await {
                 None => break,
-                Some((uid, fingerprint, Ok(pod))) => {
+                Some((uid, fingerprint, Ok(Ok(pod)))) => {
+                    self.stuck.remove(&uid);
                     self.fingerprints.insert(uid.clone(), fingerprint);
                     changes.push((uid, pod));
                 }
-                Some((uid, _, Err(error))) => {
+                Some((uid, _, Err(_))) => {
+                    complete = false;
+                    warn!(pod.uid = %uid, "the runtime does not answer about this pod; the others go on without it");
+                    self.stuck.insert(uid, Instant::now());
+                }
+                Some((uid, _, Ok(Err(error)))) => {
                     complete = false;
                     debug!(pod.uid = %uid, %error, "cannot read a pod from the runtime");
                 }
@@ -285,7 +307,11 @@ impl Actor {
 
     async fn check_health(&mut self, events: bool) {
         let known = self.state.borrow().runtime.clone();
-        match health::check(&self.config.cri, &known, events).await {
+        let check = health::check(&self.config.cri, &known, events);
+        let checked = tokio::time::timeout(HEALTH_DEADLINE, check)
+            .await
+            .unwrap_or(Err(CriError::Timeout { call: "status", after: HEALTH_DEADLINE }));
+        match checked {
             Ok(health) => {
                 self.state.send_if_modified(|state| {
                     if *state.runtime == health {

@@ -137,7 +137,7 @@ impl Actor {
                     Some(self.pods.iter().filter(|(_, pod)| due(pod)).map(|(uid, _)| uid.clone()).collect())
                 }
             };
-            if !self.desired.synced || self.observed.listed_at.is_none() {
+            if self.observed.listed_at.is_none() {
                 continue;
             }
             match touched {
@@ -165,9 +165,6 @@ impl Actor {
     /// Takes over a new desired state; the pods it touches, or `None` for all.
     fn take_desired(&mut self, next: Arc<DesiredState>) -> Option<HashSet<PodUid>> {
         let before = std::mem::replace(&mut self.desired, next);
-        if !self.desired.synced {
-            return Some(HashSet::new());
-        }
         let now = Timestamp::now();
         let desired = Arc::clone(&self.desired);
         let mut touched = HashSet::new();
@@ -204,7 +201,8 @@ impl Actor {
             touched.extend(waiting);
         }
         for (uid, pod) in &mut self.pods {
-            if !desired.pods.contains_key(uid) && pod.let_go(now) {
+            // A source that has not delivered yet may still want it.
+            if desired.synced && !desired.pods.contains_key(uid) && pod.let_go(now) {
                 info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod to stop: its source let go of it");
                 self.shared.records.keep(&pod.desired, &pod.memory);
                 touched.insert(uid.clone());
@@ -342,6 +340,10 @@ impl Actor {
     /// Looks at one pod and sets a worker to what is to be done.
     fn consider(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.get(uid) else { return };
+        // Before all sources have delivered, only what one of them wants is acted upon.
+        if !self.desired.synced && !self.desired.pods.contains_key(uid) {
+            return;
+        }
         if pod.worker.is_some() {
             return;
         }
@@ -362,9 +364,10 @@ impl Actor {
         let observed = self.observed.pods.get(uid).filter(|pod| !pod.is_nothing()).cloned();
         let now = Timestamp::now();
         let Some(pod) = self.pods.get_mut(uid) else { return };
+        // Whoever needs to be woken says so in the decision.
+        pod.wake_at = None;
         let finished_before = pod.memory.finished;
-        let decision =
-            pod.decide(observed.as_deref(), name_taken, self.shared.config.max_restart_period, now);
+        let decision = pod.decide(observed.as_deref(), name_taken, now);
         if pod.memory.finished != finished_before {
             self.shared.records.keep(&pod.desired, &pod.memory);
             if let Some(failure) = &pod.memory.failure {
@@ -446,7 +449,9 @@ impl Actor {
         let now = Timestamp::now();
         if let Some(wanted) = self.desired.pods.get(uid) {
             // The same pod came back while it was going.
-            self.pods.insert(uid.clone(), PodState::new(Arc::clone(wanted), PodMemory::new(now)));
+            let pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+            self.shared.records.keep(wanted, &pod.memory);
+            self.pods.insert(uid.clone(), pod);
         }
         let waiting: Vec<_> = self
             .pods
@@ -484,3 +489,6 @@ fn orphan(observed: &ObservedPod) -> DesiredPod {
         terminate: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_cgroup::{CgroupError, CgroupNames, CgroupPath};
 use mainstay_cri::Cri;
-use mainstay_podspec::runtime::{HostResolv, NodeSettings, PodCgroupValues, qos_class};
+use mainstay_podspec::runtime::{HostResolv, NodeSettings, PodCgroupValues, QosClass, qos_class};
 use mainstay_types::{EventSink, Heartbeat, PodExt, ReadWish};
 use tokio::sync::mpsc;
 
@@ -69,12 +69,15 @@ impl Cgroups {
         hierarchy.apply(&path, values, self.pids_max)
     }
 
-    /// Removes the pod's cgroup. Blocks.
+    /// Removes the pod's cgroup, in whichever class it is: of a pod that only the runtime knows, nobody knows the class.
+    /// Blocks.
     pub(crate) fn remove(&self, pod: &Pod) -> Result<(), CgroupError> {
-        match &self.hierarchy {
-            Some(hierarchy) => hierarchy.remove(&self.path(pod)),
-            None => Ok(()),
+        let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
+        let uid = pod.uid_ref().into();
+        for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+            hierarchy.remove(&self.names.pod(class, &uid))?;
         }
+        Ok(())
     }
 }
 

@@ -73,6 +73,9 @@ pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result
         for sub in ["", "volumes", "plugins"] {
             make_dir(&dir.join(sub), 0o750)?;
         }
+        if let Some(parent) = logs.parent() {
+            make_dir(parent, 0o750)?;
+        }
         make_dir(&logs, 0o755)?;
         if let Some(cgroups) = cgroups {
             cgroups.create(&pod, &values)?;
@@ -202,21 +205,6 @@ pub(crate) async fn link_log(
     .await;
     if let Err(error) = made {
         warn!(%error, "log collectors that read the links will not find this container");
-    }
-}
-
-/// Removes the log of a container that was removed; its link leads nowhere then and is swept later.
-pub(crate) async fn remove_log(order: &Order, id: &ContainerId) {
-    let container = order.observed.as_deref().and_then(|o| o.containers.iter().find(|c| c.id == *id));
-    let Some(path) = container.map(|c| PathBuf::from(&*c.log_path)).filter(|path| path.is_absolute()) else {
-        return;
-    };
-    let removed = off_the_workers(move || {
-        mainstay_logs::remove_container_log(&path).map_err(failed("remove the log", &path))
-    })
-    .await;
-    if let Err(error) = removed {
-        debug!(%error, "a removed container's log stays until its pod goes");
     }
 }
 

@@ -138,7 +138,6 @@ impl PodState {
         &mut self,
         observed: Option<&ObservedPod>,
         name_taken: bool,
-        max_restart_period: std::time::Duration,
         now: Timestamp,
     ) -> Decision {
         if self.stage == PodStage::Waiting {
@@ -148,8 +147,7 @@ impl PodState {
             self.stage = PodStage::Syncing;
         }
         if self.stage == PodStage::Syncing {
-            let input =
-                PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, max_restart_period, now };
+            let input = PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, now };
             match plan(&input) {
                 Plan::Act { steps, mut reasons, wake_at } => {
                     // Why a container waits is true until another try has shown otherwise.
@@ -211,12 +209,17 @@ impl PodState {
             }
             Fact::Crashed { key, ended } => {
                 let limits = BackoffLimits::crash(max_restart_period);
-                let next = BackoffEntry::next(self.memory.crashes.get(&key).copied(), limits, ended);
+                let next = BackoffEntry::next(
+                    self.memory.crashes.get(&key).copied(),
+                    limits,
+                    ended,
+                    Timestamp::now(),
+                );
                 self.memory.crashes.insert(key, next);
             }
             Fact::PullFailed { name, image, at, cause } => {
                 let next =
-                    BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at);
+                    BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at, at);
                 let wait = jiff::SignedDuration::try_from(next.wait()).unwrap_or(jiff::SignedDuration::ZERO);
                 self.memory.pulls.insert(image, next);
                 let hold = Hold { since: at, until: at.checked_add(wait).unwrap_or(at), cause };
@@ -317,7 +320,7 @@ mod tests {
         let period = Duration::from_secs(300);
         let decide = |state: &mut PodState, seconds| {
             let later = now + SignedDuration::from_secs(seconds);
-            state.decide(Some(&observed), false, period, later)
+            state.decide(Some(&observed), false, later)
         };
         let shown =
             |state: &PodState| state.reasons.values().map(|reason| reason.reason.clone()).collect::<Vec<_>>();

@@ -75,6 +75,7 @@ pub(crate) async fn create(
         shared.event(desired, None, EventKind::Warning, "FailedSync", error.to_string());
         return Err(fail("CreatePodSandboxError", error.to_string(), RETRY_AFTER));
     }
+    tell_dns_notices(shared, order);
     let config = match config(shared, order, attempt) {
         Ok(config) => config,
         Err(error) => {
@@ -122,13 +123,26 @@ pub(crate) fn config(
     order: &Order,
     attempt: u32,
 ) -> Result<PodSandboxConfig, runtime::SpecError> {
-    let settings = DnsSettings {
-        host: shared.config.host_resolv.as_ref(),
-        node_ips: &shared.config.node.host_ips,
-        cluster_dns: &shared.config.cluster_dns,
-        cluster_domain: &shared.config.node.cluster_domain,
-    };
-    let (dns, notices) = runtime::dns_config(&order.desired.pod, &settings);
+    let settings = dns_settings(shared);
+    let (dns, _) = runtime::dns_config(&order.desired.pod, &settings);
+    runtime::sandbox_config(
+        &order.desired.pod,
+        &SandboxContext {
+            node: &shared.config.node,
+            attempt,
+            cgroup_parent: &files::cgroup_parent(shared, &order.desired.pod),
+            dns,
+            extra_groups: &[],
+            user_namespace: None,
+            exclusive_cpus: false,
+        },
+    )
+}
+
+/// Tells what is odd about the pod's name resolution, once per sandbox.
+fn tell_dns_notices(shared: &Shared, order: &Order) {
+    let settings = dns_settings(shared);
+    let (_, notices) = runtime::dns_config(&order.desired.pod, &settings);
     for notice in notices {
         match notice.target {
             NoticeTarget::Pod => {
@@ -145,18 +159,15 @@ pub(crate) fn config(
             }
         }
     }
-    runtime::sandbox_config(
-        &order.desired.pod,
-        &SandboxContext {
-            node: &shared.config.node,
-            attempt,
-            cgroup_parent: &files::cgroup_parent(shared, &order.desired.pod),
-            dns,
-            extra_groups: &[],
-            user_namespace: None,
-            exclusive_cpus: false,
-        },
-    )
+}
+
+fn dns_settings(shared: &Shared) -> DnsSettings<'_> {
+    DnsSettings {
+        host: shared.config.host_resolv.as_ref(),
+        node_ips: &shared.config.node.host_ips,
+        cluster_dns: &shared.config.cluster_dns,
+        cluster_domain: &shared.config.node.cluster_domain,
+    }
 }
 
 fn description(order: &Order) -> String {

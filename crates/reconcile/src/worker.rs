@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::{
-    ReconcileConfig, actor::Report, cleanup, containers, files, images::Puller, kill, pod::PodState,
+    ReconcileConfig, actor::Report, cleanup, containers, images::Puller, kill, pod::PodState,
     record::PodRecord, record::Records, sandbox,
 };
 
@@ -97,7 +97,7 @@ pub(crate) struct Order {
 #[derive(Debug, Default)]
 pub(crate) struct MadeLog {
     made: Mutex<MadeObjects>,
-    /// A call to make something failed: it may have been made all the same.
+    /// A call to make something failed (it may have been made all the same), or something was removed: search.
     uncertain: AtomicBool,
 }
 
@@ -333,6 +333,7 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
             Step::RestartAll { trigger } => {
                 shared.report(&uid, Fact::RestartingAll).await;
+                order.log.uncertain();
                 if let Err(error) = kill::remove_all_containers(shared, order, trigger.as_str()).await {
                     warn!(%error, "cannot restart all containers; trying again");
                     let reason =
@@ -344,9 +345,9 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             Step::Remove(id) => {
                 if let Err(error) = shared.config.cri.remove_container(id.as_str()).await {
                     debug!(container.id = %id, %error, "cannot remove a dead container");
-                } else {
-                    files::remove_log(order, &id).await;
                 }
+                // What was removed must be seen to be gone, not remembered.
+                order.log.uncertain();
             }
             Step::CreateSandbox { attempt, changed } => {
                 match sandbox::create(shared, order, attempt, changed).await {

@@ -154,7 +154,8 @@ pub(crate) async fn serve_healthz(
                 tracing::info!(%address, "the healthz port could be had at last");
                 listener = Some(bound);
             }
-            Err(error) => warn_healthz(address, &error),
+            // It has been told once; the next line about it is the good news.
+            Err(error) => tracing::debug!(%address, %error, "the healthz port is still taken"),
         }
     }
 }

@@ -137,9 +137,7 @@ impl Builder {
         }
         let last = self.sender.borrow().clone();
         let same_rest = last.is_some_and(|last| {
-            Arc::ptr_eq(&last.desired, desired)
-                && Arc::ptr_eq(&last.observed.runtime, &observed.runtime)
-                && last.observed.pods.len() == observed.pods.len()
+            Arc::ptr_eq(&last.desired, desired) && last.observed.generation == observed.generation
         });
         if !changed && same_rest {
             return;

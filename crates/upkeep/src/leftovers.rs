@@ -9,7 +9,7 @@ use std::{
 };
 
 use mainstay_logs::{container_log_symlink_name, remove_container_log};
-use mainstay_types::{ContainerId, NodeSnapshot};
+use mainstay_types::{ContainerId, ContainerPhase, NodeSnapshot};
 use tracing::{debug, warn};
 
 use crate::UpkeepConfig;
@@ -28,12 +28,12 @@ pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshot: Arc<NodeSnapshot
             .chain(snapshot.observed.pods.keys().map(mainstay_types::PodUid::as_str))
             .chain(snapshot.desired.pods.keys().map(mainstay_types::PodUid::as_str))
             .collect();
-        for (path, name) in old_directories(&config.root_dir.join("pods")) {
-            if !known.contains(name.as_str()) {
-                remove(&path);
+        if config.remove_unknown {
+            for (path, name) in old_directories(&config.root_dir.join("pods")) {
+                if !known.contains(name.as_str()) {
+                    remove(&path);
+                }
             }
-        }
-        if config.remove_unknown_logs {
             for (path, name) in old_directories(&config.pod_logs_dir) {
                 // `<namespace>_<name>_<uid>`: none of the parts can have an underscore but the UID.
                 let uid = name.splitn(3, '_').nth(2);
@@ -42,7 +42,15 @@ pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshot: Arc<NodeSnapshot
                 }
             }
         }
-        remove_dangling_links(&config.container_log_links);
+        let running: HashSet<&str> = snapshot
+            .observed
+            .pods
+            .values()
+            .flat_map(|pod| &pod.containers)
+            .filter(|container| container.phase == ContainerPhase::Running)
+            .map(|container| container.id.as_str())
+            .collect();
+        remove_dangling_links(&config.container_log_links, &running);
     });
     if work.await.is_err() {
         warn!("the sweep for leftover directories died; the next one tries again");
@@ -99,11 +107,17 @@ fn remove(path: &Path) {
     }
 }
 
-fn remove_dangling_links(directory: &Path) {
+/// Removes links that lead nowhere, but not those of running containers: their log may just be changing.
+fn remove_dangling_links(directory: &Path, running: &HashSet<&str>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let id = name.trim_end_matches(".log").rsplit('-').next().unwrap_or_default();
+        if running.contains(id) {
+            continue;
+        }
         let old = entry.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old);
         if is_link
             && old

@@ -31,8 +31,9 @@ pub struct UpkeepConfig {
     pub pod_logs_dir: PathBuf,
     /// Where the log links are.
     pub container_log_links: PathBuf,
-    /// Directories of pods that nobody knows may be removed also outside the root (`mainstay kubelet`).
-    pub remove_unknown_logs: bool,
+    /// Directories of pods that nobody knows may be removed (`mainstay kubelet`). Otherwise they may be another
+    /// kubelet's, and only reconcile removes what is mainstay's own.
+    pub remove_unknown: bool,
     /// What to keep.
     pub keep: garbage::Keep,
     /// Between two rounds.
