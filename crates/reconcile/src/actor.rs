@@ -210,7 +210,7 @@ impl Actor {
         }
         touched.extend(self.take_in_orphans(now));
         // The first look is at all: a pod that was going when mainstay ended is no news to anybody, and must go on going.
-        (self.sender.borrow().generation > 0).then_some(touched)
+        (before.synced && self.sender.borrow().generation > 0).then_some(touched)
     }
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
@@ -429,8 +429,10 @@ impl Actor {
         }
         let current = self.sender.borrow().pods.clone();
         let generation = self.sender.borrow().generation;
-        let mut differs =
-            generation == 0 || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
+        let synced = self.desired.synced;
+        let mut differs = generation == 0
+            || self.sender.borrow().synced != synced
+            || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
         let mut next = HashMap::with_capacity(self.pods.len());
         for (uid, pod) in self.pods.iter_mut().filter(|(_, pod)| !pod.orphan) {
             let outcome = pod.report();
@@ -438,7 +440,7 @@ impl Actor {
             next.insert(uid.clone(), outcome);
         }
         if differs {
-            self.sender.send_replace(Outcomes { generation: generation + 1, pods: Arc::new(next) });
+            self.sender.send_replace(Outcomes { generation: generation + 1, synced, pods: Arc::new(next) });
         }
     }
 

@@ -97,7 +97,7 @@ impl Builder {
             let observed = inputs.observed.borrow_and_update().clone();
             let outcomes = inputs.outcomes.borrow_and_update().clone();
             // Nothing partial: every source, the first complete list, and reconcile's word on each pod.
-            if desired.synced && observed.listed_at.is_some() && outcomes.generation > 0 {
+            if desired.synced && observed.listed_at.is_some() && outcomes.synced {
                 self.build(&desired, &observed, &outcomes);
             }
             // Cancel safe: `changed` only marks a value as seen. An input that ends takes the agent down with it.

@@ -15,6 +15,8 @@ use crate::{ContainerId, ContainerName, DesiredPod, PodUid};
 pub struct Outcomes {
     /// Counts up with every change; 0 means that reconcile has not looked yet.
     pub generation: u64,
+    /// Every source had delivered when reconcile looked at all pods: this is the whole.
+    pub synced: bool,
     /// By UID.
     pub pods: Arc<HashMap<PodUid, Arc<PodOutcome>>>,
 }
