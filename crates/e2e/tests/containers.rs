@@ -161,8 +161,7 @@ fn containers_run_as_asked_and_within_their_limits() {
         let config = "{clusterDNS: [192.0.2.53], clusterDomain: cluster.test}";
         let world = World::with_config(flavor, config).unwrap();
         let limits = json!({ "cpu": "100m", "memory": "32Mi" });
-        let show =
-            "id -u; id -g; pwd; cat /etc/resolv.conf; touch /x 2>/dev/null || echo read-only; echo shown; sleep 1000";
+        let show = "id -u; id -g; pwd; cat /etc/resolv.conf; touch /x 2>/dev/null || echo read-only; echo shown; sleep 1000";
         let container = with(
             sh("c", show),
             json!({
