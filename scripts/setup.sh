@@ -33,6 +33,14 @@ probe() {
     iptables) has iptables && has iptables-save ;;
     docker-registry) has docker-registry ;;
     procps) has ps ;;
+    qemu-system-x86) has qemu-system-x86_64 ;;
+    debootstrap) has debootstrap ;;
+    e2fsprogs) has mke2fs && has debugfs ;;
+    binutils) has strip ;;
+    nginx-light) has nginx ;;
+    libseccomp-dev) [ -f /usr/include/seccomp.h ] ;;
+    pkg-config) has pkg-config ;;
+    python3-venv) has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) fail "no probe for $1" ;;
     esac
 }
@@ -91,16 +99,34 @@ packages() {
     done
 }
 
+# A foreign gRPC client: Python's own implementation, in a place of its own, of the versions that are pinned.
+python() {
+    local place=.build/python wanted=tools/python/requirements.txt
+    if cmp -s "$wanted" "$place/requirements.txt"; then
+        thing "Python's grpcio" present
+        return
+    fi
+    thing "Python's grpcio" "missing, installing into $place"
+    mkdir -p .build
+    python3 -m venv --clear "$place"
+    "$place/bin/python" -m pip install --quiet --requirement "$wanted" ||
+        fail "pip could not install what $wanted names; is the network there?"
+    cp "$wanted" "$place/requirements.txt"
+}
+
 main() {
     local mode=${1:-}
     local run_packages=(ca-certificates gcc libc6-dev protobuf-compiler containerd runc containernetworking-plugins
         busybox-static iproute2 iptables)
-    local test_packages=(docker-registry procps)
+    local test_packages=(docker-registry procps qemu-system-x86 debootstrap e2fsprogs binutils libseccomp-dev pkg-config python3-venv)
+    # Beside which /pods is measured.
+    local bench_packages=(nginx-light)
 
     case "$mode" in
     run) TOTAL=${#run_packages[@]} ;;
-    test) TOTAL=$((${#run_packages[@]} + ${#test_packages[@]} + 2)) ;;
-    *) fail "usage: setup.sh run|test" ;;
+    test) TOTAL=$((${#run_packages[@]} + ${#test_packages[@]} + 3)) ;;
+    bench) TOTAL=$((${#run_packages[@]} + ${#test_packages[@]} + ${#bench_packages[@]} + 3)) ;;
+    *) fail "usage: setup.sh run|test|bench" ;;
     esac
     export PATH="$PATH:/usr/sbin:/sbin"
     [ -f /etc/debian_version ] && has apt-get ||
@@ -109,13 +135,14 @@ main() {
         fail "containers need root; run: sudo env PATH=\"\$PATH\" make $mode"
     has cargo ||
         fail "no cargo on PATH; install Rust (https://rustup.rs), and with sudo keep PATH: sudo env PATH=\"\$PATH\" make $mode"
-    if [ "$mode" = test ]; then
+    if [ "$mode" != run ]; then
         has go || fail "no go on PATH; the tests build real peers with it: install Go 1.26 or newer (https://go.dev/dl)"
     fi
 
     packages "${run_packages[@]}"
-    [ "$mode" = test ] || return 0
+    [ "$mode" != run ] || return 0
     packages "${test_packages[@]}"
+    [ "$mode" != bench ] || packages "${bench_packages[@]}"
 
     if has cargo-deny; then
         thing cargo-deny present
@@ -124,8 +151,9 @@ main() {
         # Into cargo's own directory, so that the next checkout finds it.
         cargo install --quiet --locked --version "$CARGO_DENY_VERSION" cargo-deny
     fi
-    thing "containerd 2.4, crictl, upstream's kubelet" "built from tools/ if they changed (minutes on the first time)"
-    cargo xtask tools containerd crictl kubelet
+    python
+    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl and streaming client, etcd" "built from tools/ if they changed (minutes on the first time)"
+    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc streamclient
 }
 
 main "$@"

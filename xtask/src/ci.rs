@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: locally what CI runs, in the order that finds mistakes soonest.
 
-use crate::layers;
+use crate::{layers, try_run, vm};
 use anyhow::{Context, Result, bail};
 use mainstay_testkit::workspace_root;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// Sum over all `test result:` lines.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
+pub(crate) struct Tally {
     passed: u64,
     failed: u64,
     ignored: u64,
@@ -17,7 +17,7 @@ struct Tally {
 
 impl Tally {
     /// Takes a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; …` into account.
-    fn add_line(&mut self, line: &str) {
+    pub(crate) fn add_line(&mut self, line: &str) {
         let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
         for part in rest.split(['.', ';']) {
             let mut words = part.split_whitespace();
@@ -42,16 +42,19 @@ pub(crate) fn run() -> Result<()> {
     // Binaries and tests in one go, with one set of features: the end-to-end tests run the binary.
     step("build", || cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
     let mut tally = Tally::default();
-    // Both tiers run even if the first fails, so that one run shows everything.
+    // Every tier runs even if one before it fails, so that one run shows everything.
     let near = step("tests beside the code", || {
         cargo_test(&["--workspace", "--exclude", "mainstay-e2e"], &[], &mut tally)
     });
     let far = step("end-to-end tests", || {
         cargo_test(&["--package", "mainstay-e2e"], &["--test-threads=2"], &mut tally)
     });
+    let example = step("make run", try_run::both);
+    let machine =
+        step("end-to-end tests in the test machine", || vm::run(&vm::Wish::for_ci(), true, &mut tally));
     println!("\nall steps took {:.0} s", start.elapsed().as_secs_f32());
     println!("{} passed, {} failed", tally.passed, tally.failed);
-    near.and(far)?;
+    near.and(far).and(example).and(machine)?;
     if tally.ignored > 0 {
         bail!("{} tests are ignored: a test runs, or it goes", tally.ignored);
     }

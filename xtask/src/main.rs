@@ -5,10 +5,16 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command-line program reports on standard output")]
 
+mod borrows;
 mod ci;
+mod cluster;
 mod layers;
+mod order;
+mod own_files;
 mod run;
 mod tools;
+mod try_run;
+mod vm;
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -19,10 +25,16 @@ cargo xtask COMMAND
 
   ci              everything CI checks: format, lints, layers, dependencies, all tests
   layers          check that crates depend only downwards and keep the workspace's rules
-  tools PEER...   build real peers for tests into .build/tools: containerd crictl kubelet
+  tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc streamclient
   run [--once]    a node with the example pods on a private containerd, until Ctrl-C
                   (--once: only until every pod has run)
+  cluster         etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C
+  vm [--all] [--driver systemd|cgroupfs] [FILE...] [-- TEST...]
+                  the end-to-end tests in a small Debian machine with systemd and cgroup v2, in software
+  fuzz [TARGET] [--seconds N]
+                  hostile bytes for everything that reads bytes from outside (`fuzz --help` lists the targets)
   bench [FLAGS]   mainstay, upstream's kubelet and a bare CRI client in one run (`bench --help` lists its flags)
+  order           find out under callgrind which functions a node runs, for the linker (after large changes, before a release)
 ";
 
 fn main() -> ExitCode {
@@ -42,10 +54,14 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["ci"] => ci::run(),
         ["layers"] => layers::run(),
         ["tools", peers @ ..] => tools::run(peers),
+        ["cluster"] => cluster::run(),
         ["run"] => run::run(run::Until::Interrupted),
         ["run", "--once"] => run::run(run::Until::AllHaveRun),
+        ["vm", words @ ..] => vm::run(&vm::Wish::parse(words)?, false, &mut ci::Tally::default()),
         ["bench", flags @ ..] => bench(flags),
-        ["help" | "--help" | "-h"] => {
+        ["fuzz", words @ ..] => fuzz(words),
+        ["order"] => order::run(),
+        ["help" | "--help" | "-h"] | ["run" | "cluster", "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
         }
@@ -72,6 +88,16 @@ fn bench(flags: &[&str]) -> Result<()> {
     let done = Command::new(&program).args(flags).status().with_context(|| program.display().to_string())?;
     if !done.success() {
         bail!("the bench failed");
+    }
+    Ok(())
+}
+
+/// In a debug build, whose checks of arithmetic are half of what it can find.
+fn fuzz(words: &[&str]) -> Result<()> {
+    let done =
+        Command::new(cargo()).args(["run", "--quiet", "-p", "mainstay-fuzz", "--"]).args(words).status()?;
+    if !done.success() {
+        bail!("the fuzzer found something, or could not be run");
     }
     Ok(())
 }

@@ -1,11 +1,16 @@
 //! `cargo xtask run`: a node with the example pods on a containerd of its own, for people to look at.
 
+use crate::own_files;
+use crate::try_run::UP;
 use anyhow::{Context, Result, bail, ensure};
-use mainstay_testkit::{Containerd, Flavor, Http, Instance, build_dir, mainstay_binary, workspace_root};
+use mainstay_testkit::{
+    Containerd, Flavor, HostPortChains, Http, Instance, build_dir, mainstay_binary, workspace_root,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
@@ -16,7 +21,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const NODE_NAME: &str = "local";
+/// Below the run's directory.
+pub(crate) const MANIFESTS: &str = "manifests";
 const START_DEADLINE: Duration = Duration::from_secs(90);
+/// One that ends sooner after its start was not killed by somebody, but cannot run.
+pub(crate) const LIVED_A_WHILE: Duration = Duration::from_secs(2);
 /// Longer than any example's terminationGracePeriodSeconds.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -37,14 +46,12 @@ pub(crate) fn run(until: Until) -> Result<()> {
     let examples = workspace_root().join("examples");
     let expected = expected_pods(&examples)?;
 
+    // Of a run that was killed; the next sweeps its directory.
+    own_files::keep(&Instance::for_run().dir().join(MANIFESTS), &examples)?;
     let start = Instant::now();
-    println!("starting a private containerd in {}", relative(Instance::for_run().dir()));
-    let containerd = Containerd::builder(Flavor::Debian16)
-        .instance(Instance::for_run())
-        .masquerade()
-        .host_ports()
-        .start()?;
-    containerd.instance().make_cgroup()?;
+    let containerd = private_containerd()?;
+    // What a run that was killed has left is swept by now.
+    let chains = HostPortChains::now();
     println!("containerd is ready after {:.1} s", start.elapsed().as_secs_f32());
 
     let mut node = Node::start(&program, &containerd, &examples)?;
@@ -58,30 +65,47 @@ pub(crate) fn run(until: Until) -> Result<()> {
     if outcome.is_err() {
         println!("\nthe end of {}:\n{}", relative(&node.log), node.log_tail());
     }
+    let own = own_files::keep(&node.manifests, &examples)?;
     println!("\nstopping the pods (again Ctrl-C: at once)");
     node.remove_pods(&interrupts);
     node.stop();
     containerd.remove().context("cannot remove everything of this run; `make run` tries again")?;
+    chains.restore()?;
     println!("removed its pods, containers, mounts, cgroups and network");
+    if !own.is_empty() {
+        println!("kept your manifests for the next run: {} (.build/own-manifests)", own.join(", "));
+    }
     outcome
 }
 
+/// A containerd of this checkout's own, for people: its pods reach the world, and the world their host ports.
+pub(crate) fn private_containerd() -> Result<Containerd> {
+    println!("starting a private containerd in {}", relative(Instance::for_run().dir()));
+    let containerd = Containerd::builder(Flavor::Debian16)
+        .instance(Instance::for_run())
+        .masquerade()
+        .host_ports()
+        .start()?;
+    containerd.instance().make_cgroup()?;
+    Ok(containerd)
+}
+
 /// Two runs in one checkout would share everything. The kernel drops the lock with the process.
-fn claim() -> Result<File> {
+pub(crate) fn claim() -> Result<File> {
     fs::create_dir_all(build_dir()).context("cannot make .build")?;
     let lock = File::create(build_dir().join("run.lock")).context("cannot open .build/run.lock")?;
     if lock.try_lock().is_err() {
-        bail!("`make run` is running in this checkout already; stop it first");
+        bail!("`make run` or `make cluster` is running in this checkout already; stop it first");
     }
     Ok(lock)
 }
 
 /// Counts SIGINT and SIGTERM.
 #[derive(Debug, Clone)]
-struct Interrupts(Arc<AtomicU32>);
+pub(crate) struct Interrupts(Arc<AtomicU32>);
 
 impl Interrupts {
-    fn watch() -> Result<Self> {
+    pub(crate) fn watch() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let count = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&count);
@@ -110,7 +134,7 @@ impl Interrupts {
         Ok(Self(count))
     }
 
-    fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -158,13 +182,16 @@ struct Node {
     root: PathBuf,
     manifests: PathBuf,
     log: PathBuf,
+    /// What it was started with, to start it again.
+    arguments: Vec<OsString>,
+    started: Instant,
     child: Child,
 }
 
 impl Node {
     fn start(program: &Path, containerd: &Containerd, examples: &Path) -> Result<Self> {
         let dir = containerd.dir();
-        let [root, manifest_dir, pod_logs] = ["node", "manifests", "logs"].map(|name| dir.join(name));
+        let [root, manifest_dir, pod_logs] = ["node", MANIFESTS, "logs"].map(|name| dir.join(name));
         for dir in [&root, &manifest_dir, &pod_logs] {
             fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
@@ -173,31 +200,50 @@ impl Node {
             fs::copy(&path, manifest_dir.join(name))
                 .with_context(|| format!("cannot copy {}", path.display()))?;
         }
+        let own = own_files::put_back(&manifest_dir)?;
+        if !own.is_empty() {
+            println!("your manifests of the last run are there again: {}", own.join(", "));
+        }
         let log_path = dir.join("mainstay.log");
-        let log = File::create(&log_path).context("cannot make a log")?;
+        File::create(&log_path).context("cannot make a log")?;
         println!("starting mainstay on {}", relative(&manifest_dir));
-        let child = Command::new(program)
-            .arg("run")
-            .arg("--root-dir")
-            .arg(&root)
-            .arg("--manifests")
-            .arg(&manifest_dir)
-            .args(["--runtime-endpoint", &containerd.endpoint()])
-            .arg("--pod-logs-dir")
-            .arg(&pod_logs)
-            .args(["--cgroup-root", &format!("/{}", containerd.instance().cgroup_name())])
-            .args(["--node-name", NODE_NAME])
+        let cgroup = format!("/{}", containerd.instance().cgroup_name());
+        let endpoint = containerd.endpoint();
+        let arguments: [&OsStr; 15] = [
+            "run".as_ref(),
+            "--root-dir".as_ref(),
+            root.as_ref(),
+            "--manifests".as_ref(),
+            manifest_dir.as_ref(),
+            "--runtime-endpoint".as_ref(),
+            endpoint.as_ref(),
+            "--pod-logs-dir".as_ref(),
+            pod_logs.as_ref(),
+            "--cgroup-root".as_ref(),
+            cgroup.as_ref(),
+            "--node-name".as_ref(),
+            NODE_NAME.as_ref(),
             // The usual port may be another node's.
-            .args(["--healthz-port", "0"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("cannot share a log")?)
-            .stderr(log)
-            // Ctrl-C is for this program, which first has the pods stopped.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
-        let program = program.to_path_buf();
-        Ok(Self { program, root, manifests: manifest_dir, log: log_path, child })
+            "--healthz-port".as_ref(),
+            "0".as_ref(),
+        ];
+        let arguments = arguments.map(OsStr::to_owned).to_vec();
+        let child = spawn(program, &arguments, &log_path)?;
+        let (program, started) = (program.to_path_buf(), Instant::now());
+        Ok(Self { program, root, manifests: manifest_dir, log: log_path, arguments, started, child })
+    }
+
+    /// Starts mainstay again if somebody killed it: its pods go on meanwhile, and the manifests may have been edited. One that
+    /// does not stay up is an error.
+    fn keep_alive(&mut self) -> Result<()> {
+        let Err(end) = self.check_alive() else { return Ok(()) };
+        if self.started.elapsed() < LIVED_A_WHILE {
+            return Err(end);
+        }
+        println!("\n{end}; its pods go on; starting it again");
+        self.child = spawn(&self.program, &self.arguments, &self.log)?;
+        self.started = Instant::now();
+        Ok(())
     }
 
     /// Waits until every expected pod has run; `false` when interrupted.
@@ -209,7 +255,7 @@ impl Node {
             if interrupts.count() > 0 {
                 return Ok(false);
             }
-            self.check_alive()?;
+            self.keep_alive()?;
             let phases = self.phases().unwrap_or_default();
             let missing: Vec<&str> = expected
                 .iter()
@@ -238,8 +284,6 @@ impl Node {
 
     /// Prints the pods and where to look further.
     fn show(&self) -> Result<()> {
-        let root = relative(&self.root);
-        let program = relative(&self.program);
         let status = Command::new(&self.program)
             .args(["pods", "--root-dir"])
             .arg(&self.root)
@@ -247,27 +291,20 @@ impl Node {
             .context("cannot run mainstay pods")?;
         ensure!(status.success(), "mainstay pods failed");
         println!("\nlook further, in another terminal:");
-        for command in [
-            "pods --watch".to_owned(),
-            format!("describe pod web-{NODE_NAME}"),
-            format!("logs -f web-{NODE_NAME}"),
-            "events".to_owned(),
-        ] {
-            println!("  {program} {command} --root-dir {root}");
-        }
-        println!("  curl --unix-socket {root}/mainstay.sock http://localhost/pods");
+        let (describe, logs) = (format!("describe pod web-{NODE_NAME}"), format!("logs -f web-{NODE_NAME}"));
+        print_commands(&self.program, &self.root, &["pods --watch", &describe, &logs, "events"]);
         println!(
-            "change a pod: edit a file in {}; mainstay's log: {}",
+            "change a pod or add one: edit a file in {} (yours are kept for the next run); mainstay's log: {}",
             relative(&self.manifests),
             relative(&self.log)
         );
-        println!("\nCtrl-C stops it all and removes what it made");
+        println!("\n{UP}");
         Ok(())
     }
 
     fn watch(&mut self, interrupts: &Interrupts) -> Result<()> {
         while interrupts.count() == 0 {
-            self.check_alive()?;
+            self.keep_alive()?;
             std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
@@ -330,8 +367,30 @@ impl Node {
     }
 }
 
+fn spawn(program: &Path, arguments: &[OsString], log: &Path) -> Result<Child> {
+    let log = File::options().append(true).open(log).context("cannot open mainstay's log")?;
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share a log")?)
+        .stderr(log)
+        // Ctrl-C is for this program, which first has the pods stopped.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Prints commands of mainstay's own that look at a node, and that they are not the only way.
+pub(crate) fn print_commands(program: &Path, root: &Path, commands: &[&str]) {
+    let (program, root) = (relative(program), relative(root));
+    for command in commands {
+        println!("  {program} {command} --root-dir {root}");
+    }
+    println!("  curl --unix-socket {root}/mainstay.sock http://localhost/pods");
+}
+
 /// A path as someone standing in the checkout would type it.
-fn relative(path: &Path) -> String {
+pub(crate) fn relative(path: &Path) -> String {
     path.strip_prefix(workspace_root()).unwrap_or(path).display().to_string()
 }
 

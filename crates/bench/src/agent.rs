@@ -167,7 +167,7 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
 }
 
 /// Writes a manifest beside the directory, to be renamed into it.
-fn stage(node: &Node, name: &str) -> Result<PathBuf> {
+pub(crate) fn stage(node: &Node, name: &str) -> Result<PathBuf> {
     // Beside the manifests: upstream makes its root directory a mount of its own.
     let dir = node.manifests().with_extension("staged");
     std::fs::create_dir_all(&dir)?;
@@ -176,7 +176,7 @@ fn stage(node: &Node, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn list_pods(http: &Http) -> Option<List<Pod>> {
+pub(crate) fn list_pods(http: &Http) -> Option<List<Pod>> {
     let response = http.get("/pods").ok().filter(|response| response.status == 200)?;
     serde_json::from_slice::<PodItems>(&response.body)
         .ok()
@@ -218,7 +218,7 @@ fn wait(http: &Http, pause: Duration, done: impl Fn(&List<Pod>) -> bool) -> Resu
 }
 
 /// Waits until so many pods run, by counting words: decoding every list would take CPU away from what is measured.
-fn wait_for_running(http: &Http, pods: usize) -> Result<()> {
+pub(crate) fn wait_for_running(http: &Http, pods: usize) -> Result<()> {
     const RUNNING: &[u8] = br#""phase":"Running""#;
     let begun = Instant::now();
     loop {

@@ -20,6 +20,15 @@ pub(crate) struct Floor {
     pub(crate) all: Duration,
 }
 
+impl Floor {
+    /// Both runs: one before the agent's and one after it.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        println!("  all {:.3} s before, {:.3} s after", self.all.as_secs_f64(), other.all.as_secs_f64());
+        self.single.extend(other.single);
+        Self { single: self.single, all: (self.all + other.all) / 2 }
+    }
+}
+
 pub(crate) fn measure(plan: &Plan) -> Result<Floor> {
     let containerd = Containerd::start(plan.flavor)?;
     containerd.instance().make_cgroup()?;

@@ -7,9 +7,12 @@
 
 mod agent;
 mod floor;
+mod http;
 mod pods;
+mod probes;
 mod process;
 mod report;
+mod targets;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -17,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use mainstay_testkit::Flavor;
 
 const USAGE: &str = "\
-cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--no-upstream] [--write]
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--no-upstream] [--write]
 
   --pods N            pods at once (default 100)
   --rounds N          single pods, one after the other (default 10)
@@ -25,6 +28,9 @@ cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4
   --containerd V      Debian's 1.6 (default) or 2.4 built from Go modules
   --floor-parallel N  at most so many pods at a time in the floor (default all)
   --floor-only        only the floor
+  --probes N          readiness probes at a period of one second (default 500; 0 leaves them out)
+  --probes-only       only those
+  --http-only         only /pods beside nginx (Debian's nginx-light), and a thousand watchers
   --no-upstream       without upstream's kubelet
   --write             also write docs/benchmarks.md
 ";
@@ -38,6 +44,9 @@ pub(crate) struct Plan {
     pub(crate) flavor: Flavor,
     pub(crate) floor_parallel: Option<usize>,
     pub(crate) floor_only: bool,
+    pub(crate) probes: usize,
+    pub(crate) probes_only: bool,
+    pub(crate) http_only: bool,
     pub(crate) upstream: bool,
     pub(crate) write: bool,
     pub(crate) mainstay: PathBuf,
@@ -61,6 +70,9 @@ fn plan() -> Result<Plan> {
         flavor: Flavor::Debian16,
         floor_parallel: None,
         floor_only: false,
+        probes: 500,
+        probes_only: false,
+        http_only: false,
         upstream: true,
         write: false,
         mainstay: mainstay_testkit::workspace_root().join("target/release/mainstay"),
@@ -84,6 +96,9 @@ fn plan() -> Result<Plan> {
             }
             "--floor-parallel" => plan.floor_parallel = Some(usize::try_from(number()?)?.max(1)),
             "--floor-only" => plan.floor_only = true,
+            "--probes" => plan.probes = usize::try_from(number()?)?,
+            "--probes-only" => plan.probes_only = true,
+            "--http-only" => plan.http_only = true,
             "--no-upstream" => plan.upstream = false,
             "--write" => plan.write = true,
             other => bail!("unknown: {other}\n\n{USAGE}"),
@@ -99,6 +114,24 @@ fn plan() -> Result<Plan> {
 }
 
 fn run(plan: &Plan) -> Result<()> {
+    if plan.probes_only {
+        let (ours, _) = probe_figures(plan)?;
+        let target = targets::probes_kept_up(plan.probes, ours.per_second);
+        println!("{}: {}, {}", target.what, target.measured, target.bound);
+        if !target.met {
+            bail!("missed: {}", target.what);
+        }
+        return Ok(());
+    }
+    if plan.http_only {
+        let figures = http::measure(plan).context("/pods beside nginx")?;
+        println!("{}", figures.text());
+        let missed = figures.missed();
+        if !missed.is_empty() {
+            bail!("missed: {}", missed.join("; "));
+        }
+        return Ok(());
+    }
     println!("floor: a bare CRI client");
     let floor = floor::measure(plan).context("the floor")?;
     if plan.floor_only {
@@ -108,11 +141,36 @@ fn run(plan: &Plan) -> Result<()> {
     }
     println!("mainstay");
     let mainstay = agent::measure(plan, agent::Kind::Mainstay).context("mainstay")?;
+    // Again, on the disk as the agent found it: where many files have just been removed, new ones take longer.
+    println!("floor, once more");
+    let floor = floor.and(floor::measure(plan).context("the floor")?);
     let upstream = if plan.upstream {
         println!("upstream's kubelet");
         Some(agent::measure(plan, agent::Kind::Upstream).context("upstream's kubelet")?)
     } else {
         None
     };
-    report::print(plan, &floor, &mainstay, upstream.as_ref())
+    let probes = if plan.probes > 0 { Some(probe_figures(plan)?) } else { None };
+    let mut targets = targets::judge(plan, &floor, &mainstay, upstream.as_ref());
+    targets.extend(probes.iter().map(|(ours, _)| targets::probes_kept_up(plan.probes, ours.per_second)));
+    report::print(plan, &floor, &mainstay, upstream.as_ref(), probes.as_ref(), &targets)?;
+    let missed: Vec<&str> = targets.iter().filter(|target| !target.met).map(|target| target.what).collect();
+    if !missed.is_empty() {
+        bail!("missed: {}", missed.join("; "));
+    }
+    Ok(())
+}
+
+/// mainstay's figures, and upstream's if it is asked for.
+type Probed = (probes::ProbeFigures, Option<probes::ProbeFigures>);
+
+fn probe_figures(plan: &Plan) -> Result<Probed> {
+    println!("{} readiness probes, mainstay", plan.probes);
+    let ours = probes::measure(plan, agent::Kind::Mainstay).context("mainstay's probes")?;
+    if !plan.upstream {
+        return Ok((ours, None));
+    }
+    println!("{} readiness probes, upstream's kubelet", plan.probes);
+    let theirs = probes::measure(plan, agent::Kind::Upstream).context("upstream's probes")?;
+    Ok((ours, Some(theirs)))
 }

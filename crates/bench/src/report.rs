@@ -5,9 +5,10 @@ use std::{fmt::Write as _, time::Duration};
 use anyhow::{Context, Result};
 
 use crate::{
-    Plan,
+    Plan, Probed,
     agent::{Figures, kib_to_mb, median},
     floor::Floor,
+    targets::Target,
 };
 
 pub(crate) fn print(
@@ -15,6 +16,8 @@ pub(crate) fn print(
     floor: &Floor,
     mainstay: &Figures,
     upstream: Option<&Figures>,
+    probes: Option<&Probed>,
+    targets: &[Target],
 ) -> Result<()> {
     let mut table = String::new();
     let seconds = |duration: Duration| format!("{:.3} s", duration.as_secs_f64());
@@ -81,9 +84,38 @@ pub(crate) fn print(
         upstream.map(|u| count(u.partial)),
     );
 
+    if let Some((ours, theirs)) = probes {
+        row(
+            &format!("{} readiness probes (httpGet) every second: CPU, of one core", plan.probes),
+            None,
+            percent(ours.cpu),
+            theirs.as_ref().map(|u| percent(u.cpu)),
+        );
+        let rate = |value: f64| (value, format!("{value:.0} /s"));
+        row(
+            "probes answered meanwhile",
+            None,
+            rate(ours.per_second),
+            theirs.as_ref().map(|u| rate(u.per_second)),
+        );
+        row(
+            "resident memory meanwhile",
+            None,
+            memory(ours.rss_kib),
+            theirs.as_ref().map(|u| memory(u.rss_kib)),
+        );
+    }
+
+    let mut judged = String::new();
+    for Target { what, bound, measured, met } in targets {
+        let word = if *met { "pass" } else { "MISS" };
+        writeln!(judged, "| {what} | {bound} | {measured} | {word} |").ok();
+    }
+
     let text = format!(
         "{} one-container pods, containerd {}, {} cores, medians of {} rounds, CPU over {} s.\n\n\
-         | | floor (bare CRI client) | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- | --- |\n{table}",
+         | | floor (bare CRI client) | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- | --- |\n{table}\n\
+         | target | bound | measured | |\n| --- | --- | --- | --- |\n{judged}",
         plan.pods,
         if plan.flavor == mainstay_testkit::Flavor::Debian16 { "1.6" } else { "2.4" },
         std::thread::available_parallelism().map_or(0, usize::from),
@@ -94,7 +126,7 @@ pub(crate) fn print(
     if plan.write {
         let page = format!(
             "# Benchmarks\n\nWritten by `cargo xtask bench --write` on {}. Absolute figures move with the machine; the ratio in one run counts.\n\
-             The floor is what the same CRI calls need when nothing but a bare client makes them.\n\n{text}",
+             The floor is what the same CRI calls need when nothing but a bare client makes them, measured before and after mainstay.\n\n{text}",
             jiff::Timestamp::now().strftime("%Y-%m-%d")
         );
         let path = mainstay_testkit::workspace_root().join("docs/benchmarks.md");

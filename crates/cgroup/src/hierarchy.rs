@@ -6,8 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mainstay_podspec::runtime::{PodCgroupValues, QosClass};
-use mainstay_types::PodUid;
+use mainstay_podspec::runtime::{CgroupValues, HugePages, QosClass};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::values::{Setting, huge_page_settings, v1_settings, v2_settings};
@@ -38,8 +37,6 @@ pub struct Cgroups {
 /// A pod's cgroup that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCgroup {
-    /// The pod.
-    pub uid: PodUid,
     /// The class whose cgroup it is in.
     pub class: QosClass,
     /// Its path.
@@ -76,12 +73,43 @@ pub enum CgroupError {
         /// The processes in it and below it.
         pids: Vec<i32>,
     },
+    /// systemd would not do its part.
+    #[error(
+        "systemd did not {action} {unit}; is it running, and does cgroupDriver name what the runtime uses?"
+    )]
+    Systemd {
+        /// What was asked of it.
+        action: &'static str,
+        /// The slice.
+        unit: String,
+        /// What it said.
+        #[source]
+        source: mainstay_dbus::DbusError,
+    },
+    /// systemd tried, and it did not come about.
+    #[error("systemd could not {action} {unit}: the job ended as {result:?}; see `systemctl status {unit}`")]
+    Job {
+        /// What was asked of it.
+        action: &'static str,
+        /// The slice.
+        unit: String,
+        /// `failed`, `timeout` …
+        result: String,
+    },
     /// The root cgroup, or one that mainstay itself is in, is not removed or killed.
     #[error("will not touch the cgroup {path}: it is the root, or mainstay itself runs in it (cgroupRoot?)")]
     Protected {
         /// The cgroup.
         path: CgroupPath,
     },
+}
+
+impl CgroupError {
+    /// Whether it was systemd that did not do its part, which it may later.
+    #[must_use]
+    pub const fn is_systemds(&self) -> bool {
+        matches!(self, Self::Systemd { .. } | Self::Job { .. })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,32 +206,69 @@ impl Cgroups {
         self.directories(path).iter().all(|directory| directory.is_dir())
     }
 
-    /// Sets what a pod's cgroup allows. `pids_max` is the configuration's `podPidsLimit`; none or not positive leaves it
-    /// unlimited.
+    /// Whether the cgroup exists in any hierarchy, ours or others'.
+    #[must_use]
+    pub fn exists_anywhere(&self, path: &CgroupPath) -> bool {
+        self.all_directories(path).iter().any(|directory| directory.is_dir())
+    }
+
+    /// Sets what the cgroup allows.
     ///
     /// # Errors
     /// [`CgroupError::Io`] if the cgroup does not exist or the kernel refuses a value. Values before that are set.
-    pub fn apply(
-        &self,
-        path: &CgroupPath,
-        values: &PodCgroupValues,
-        pids_max: Option<i64>,
-    ) -> Result<(), CgroupError> {
-        let settings =
-            if self.is_v2() { v2_settings(values, pids_max) } else { v1_settings(values, pids_max) };
-        for setting in settings {
+    pub fn apply(&self, path: &CgroupPath, values: &CgroupValues) -> Result<(), CgroupError> {
+        for setting in if self.is_v2() { v2_settings(values) } else { v1_settings(values) } {
             self.write(path, &setting)?;
         }
         let suffix = if self.is_v2() { ".max" } else { ".limit_in_bytes" };
-        if let Some(directory) = self.directory_of("hugetlb", path) {
+        if let Some(directory) =
+            self.directory_of("hugetlb", path).filter(|_| values.huge_pages != HugePages::AsIs)
+        {
             let files = names_in(&directory).unwrap_or_default();
-            for setting in
-                huge_page_settings(&values.huge_page_limits, files.iter().map(String::as_str), suffix)
-            {
+            for setting in huge_page_settings(&values.huge_pages, files.iter().map(String::as_str), suffix) {
                 self.write(path, &setting)?;
             }
         }
         Ok(())
+    }
+
+    /// The CPUs of the whole machine, as the kernel lists them; `None` on v1, where a cgroup has its parent's.
+    #[must_use]
+    pub fn all_cpus(&self) -> Option<String> {
+        let text =
+            fs::read_to_string(self.root.join("cpuset.cpus.effective")).ok().filter(|_| self.is_v2())?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// Moves a process into the cgroup, in every hierarchy.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] if the cgroup or the process does not exist, or the kernel refuses.
+    pub fn add_process(&self, path: &CgroupPath, pid: i32) -> Result<(), CgroupError> {
+        for directory in self.directories(path) {
+            let file = directory.join("cgroup.procs");
+            write_existing(&file, &pid.to_string())
+                .map_err(|error| failed("move a process into", &file, error))?;
+        }
+        Ok(())
+    }
+
+    /// The processes of the root cgroup itself that can be moved elsewhere: not PID 1, not the kernel's own.
+    ///
+    /// # Errors
+    /// [`CgroupError::Io`] if they cannot be read.
+    pub fn stray_processes(&self) -> Result<Vec<i32>, CgroupError> {
+        let root = CgroupPath::parse("/").map(|root| self.directory_of("memory", &root)).ok().flatten();
+        let file = root.unwrap_or_else(|| self.root.clone()).join("cgroup.procs");
+        let pids = words(&file).map_err(|error| failed("read", &file, error))?;
+        // A thread of the kernel has no executable; one that has just ended has none either.
+        let has_program = |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+        Ok(pids
+            .iter()
+            .filter_map(|pid| pid.parse().ok())
+            .filter(|pid| *pid > 1)
+            .filter(has_program)
+            .collect())
     }
 
     /// The processes in the cgroup and below it, in any hierarchy; sorted. None if it does not exist.
@@ -271,6 +336,7 @@ impl Cgroups {
             if path.is_root() || pids.contains(&rustix::process::getpid().as_raw_nonzero().get()) {
                 return Err(CgroupError::Protected { path: path.clone() });
             }
+            self.thaw(path);
             // The kernel's own way misses no process that is just being forked.
             let whole = self.root.join(path.relative()).join("cgroup.kill");
             if !(self.is_v2() && fs::write(whole, "1").is_ok()) {
@@ -293,27 +359,49 @@ impl Cgroups {
         }
     }
 
-    /// The cgroups of pods that exist in any hierarchy, whoever made them.
+    /// The cgroups of pods that exist in any hierarchy, whoever made them. Whose they are is told by comparing with
+    /// [`CgroupNames::pods`]: names cannot be turned back into UIDs.
     ///
     /// # Errors
     /// [`CgroupError::Io`] if a directory exists and cannot be read.
     pub fn list_pods(&self, names: &CgroupNames) -> Result<Vec<PodCgroup>, CgroupError> {
         let mut found = Vec::new();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            let mut uids = BTreeSet::new();
-            for directory in self.all_directories(&names.class(class)) {
+            let parent = names.class(class);
+            let mut paths = BTreeSet::new();
+            for directory in self.all_directories(&parent) {
                 let children = match child_directories(&directory) {
                     Ok(children) => children,
                     Err(error) if is_gone(&error) => continue,
                     Err(error) => return Err(failed("list the cgroups in", &directory, error)),
                 };
-                uids.extend(
-                    children.iter().filter_map(|child| names.pod_uid_of(class, child.file_name()?.to_str()?)),
+                paths.extend(
+                    children
+                        .iter()
+                        .filter_map(|child| child.file_name()?.to_str())
+                        .filter(|name| names.is_pod(class, name))
+                        .map(|name| parent.child(name)),
                 );
             }
-            found.extend(uids.into_iter().map(|uid| PodCgroup { path: names.pod(class, &uid), class, uid }));
+            found.extend(paths.into_iter().map(|path| PodCgroup { class, path }));
         }
         Ok(found)
+    }
+
+    /// A frozen process cannot die on v1; v2's kill wakes it.
+    fn thaw(&self, path: &CgroupPath) {
+        if self.is_v2() {
+            return;
+        }
+        let Some(directory) = self.directory_of("freezer", path) else { return };
+        for directory in with_descendants(&directory).unwrap_or_default() {
+            let file = directory.join("freezer.state");
+            if words(&file).is_ok_and(|state| state != ["THAWED"])
+                && let Err(error) = write_existing(&file, "THAWED")
+            {
+                tracing::debug!(%error, file = %file.display(), "cannot thaw a cgroup");
+            }
+        }
     }
 
     fn try_remove(&self, path: &CgroupPath) -> Result<(), CgroupError> {
@@ -349,7 +437,7 @@ impl Cgroups {
         }
     }
 
-    fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
+    pub(crate) fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
         self.hierarchies().into_iter().map(|hierarchy| hierarchy.join(path.relative())).collect()
     }
 
@@ -364,7 +452,17 @@ impl Cgroups {
         all
     }
 
-    fn directory_of(&self, controller: &str, path: &CgroupPath) -> Option<PathBuf> {
+    /// The names of the cgroups directly below one; none if it is not there.
+    #[must_use]
+    pub fn children(&self, path: &CgroupPath) -> Vec<String> {
+        let directory = self.directory_of("cpuacct", path).unwrap_or_default();
+        let found = child_directories(&directory).unwrap_or_default();
+        found.iter().filter_map(|child| Some(child.file_name()?.to_str()?.to_owned())).collect()
+    }
+
+    /// Where the files of a controller are, on cgroup v2 of all of them; `None` if the controller is not mounted.
+    #[must_use]
+    pub fn directory_of(&self, controller: &str, path: &CgroupPath) -> Option<PathBuf> {
         let hierarchy = match &self.layout {
             Layout::V2 => &self.root,
             Layout::V1 { controllers, .. } => {

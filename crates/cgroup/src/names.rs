@@ -13,6 +13,8 @@ use mainstay_types::PodUid;
 const TOP: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
 const SLICE: &str = ".slice";
+/// `_` as systemd escapes it.
+const UNDERSCORE: &str = "\\x5f";
 
 /// Who makes cgroups, and therefore how they are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,17 @@ pub enum Driver {
     Cgroupfs,
     /// systemd, as slices.
     Systemd,
+}
+
+impl Driver {
+    /// As the configuration calls it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Cgroupfs => "cgroupfs",
+            Self::Systemd => "systemd",
+        }
+    }
 }
 
 /// The absolute path of a cgroup within its hierarchy, such as `/kubepods/burstable`; never with `.` or `..` in it.
@@ -68,12 +81,23 @@ impl CgroupPath {
         Path::new(self.0.trim_start_matches('/'))
     }
 
+    /// Whether systemd made it: only its slices are called so.
+    pub(crate) fn is_slice(&self) -> bool {
+        self.0.ends_with(SLICE)
+    }
+
     pub(crate) fn is_root(&self) -> bool {
         self.0 == "/"
     }
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|part| !part.is_empty())
+    }
+
+    /// The one below it with that name, as a directory that was found there is called.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        Self::from_parts(&self.parts().chain([name]).collect::<Vec<_>>())
     }
 
     fn from_parts<S: AsRef<str>>(parts: &[S]) -> Self {
@@ -130,47 +154,76 @@ impl CgroupNames {
         self.path(class_part(class))
     }
 
-    /// A pod's cgroup, which is the CRI's `cgroup_parent` of its sandbox.
+    /// A pod's cgroup, which is the CRI's `cgroup_parent` of its sandbox. No two pods share one: the dashes of a UID become
+    /// underscores in a slice's name, as upstream has it, so that underscores, which no UID of an API server has, are
+    /// written as systemd escapes them.
     #[must_use]
     pub fn pod(&self, class: QosClass, uid: &PodUid) -> CgroupPath {
-        let pod = format!("{POD_PREFIX}{uid}");
+        let pod = match self.driver {
+            Driver::Cgroupfs => format!("{POD_PREFIX}{uid}"),
+            Driver::Systemd => format!("{POD_PREFIX}{}", uid.as_str().replace('_', UNDERSCORE)),
+        };
         self.path(&[class_part(class), &[&pod]].concat())
     }
 
-    /// The UID in the last part of a pod cgroup's path; `None` if it is not one. With the systemd driver underscores
-    /// are taken for dashes, as upstream does, so a UID that has underscores is not found again.
-    pub(crate) fn pod_uid_of(&self, class: QosClass, last_part: &str) -> Option<PodUid> {
+    /// Every cgroup that a pod can have, one in each class.
+    #[must_use]
+    pub fn pods(&self, uid: &PodUid) -> [CgroupPath; 3] {
+        [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort].map(|class| self.pod(class, uid))
+    }
+
+    /// Whether that is the last part of a pod cgroup's path. Of which pod is not told: others may name them otherwise.
+    pub(crate) fn is_pod(&self, class: QosClass, last_part: &str) -> bool {
         let uid = match self.driver {
-            Driver::Cgroupfs => last_part.strip_prefix(POD_PREFIX)?.to_owned(),
-            Driver::Systemd => {
-                let class = self.class(class);
-                let prefix = class.parts().last()?.strip_suffix(SLICE)?;
-                let rest = last_part.strip_prefix(prefix)?.strip_prefix('-')?;
-                rest.strip_prefix(POD_PREFIX)?.strip_suffix(SLICE)?.replace('_', "-")
-            }
+            Driver::Cgroupfs => last_part.strip_prefix(POD_PREFIX),
+            Driver::Systemd => self.class(class).parts().last().and_then(|class| {
+                let rest = last_part.strip_prefix(class.strip_suffix(SLICE)?)?.strip_prefix('-')?;
+                rest.strip_prefix(POD_PREFIX)?.strip_suffix(SLICE)
+            }),
         };
-        if uid.is_empty() { None } else { Some(PodUid::from(uid)) }
+        uid.is_some_and(|uid| !uid.is_empty())
+    }
+
+    /// The path of a cgroup that the configuration names (`systemReservedCgroup` …). With the systemd driver only the last
+    /// part counts, and says by its dashes which slices it is in, as upstream has it.
+    ///
+    /// # Errors
+    /// [`PathError`] if it is none.
+    pub fn given(&self, text: &str) -> Result<CgroupPath, PathError> {
+        let path = CgroupPath::parse(text)?;
+        if self.driver == Driver::Cgroupfs {
+            return Ok(path);
+        }
+        let last = path.parts().last().unwrap_or_default();
+        let parts: Vec<_> = last.strip_suffix(SLICE).unwrap_or(last).split('-').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(PathError { text: text.to_owned() });
+        }
+        Ok(slices(parts.into_iter()))
     }
 
     fn path(&self, below_top: &[&str]) -> CgroupPath {
         let parts = self.root.iter().map(String::as_str).chain([TOP]).chain(below_top.iter().copied());
         match self.driver {
             Driver::Cgroupfs => CgroupPath::from_parts(&parts.collect::<Vec<_>>()),
-            Driver::Systemd => {
-                let mut name = String::new();
-                let mut slices = Vec::new();
-                for part in parts {
-                    if !name.is_empty() {
-                        name.push('-');
-                    }
-                    // A dash in a slice's name means "below".
-                    name.push_str(&part.replace('-', "_"));
-                    slices.push(format!("{name}{SLICE}"));
-                }
-                CgroupPath::from_parts(&slices)
-            }
+            Driver::Systemd => slices(parts),
         }
     }
+}
+
+/// Each slice carries the names of those above it.
+fn slices<'a>(parts: impl Iterator<Item = &'a str>) -> CgroupPath {
+    let mut name = String::new();
+    let mut slices = Vec::new();
+    for part in parts {
+        if !name.is_empty() {
+            name.push('-');
+        }
+        // A dash in a slice's name means "below".
+        name.push_str(&part.replace('-', "_"));
+        slices.push(format!("{name}{SLICE}"));
+    }
+    CgroupPath::from_parts(&slices)
 }
 
 const fn class_part(class: QosClass) -> &'static [&'static str] {
@@ -234,8 +287,28 @@ mod tests {
             let pod = names.pod(class, &PodUid::from(UID));
             assert_eq!(pod.as_str(), expected);
             let last = pod.parts().last().unwrap();
-            assert_eq!(names.pod_uid_of(class, last), Some(PodUid::from(UID)), "{last}");
+            assert!(names.is_pod(class, last), "{last}");
+            assert!(names.pods(&PodUid::from(UID)).contains(&pod), "{pod}");
         }
+    }
+
+    #[test]
+    fn no_two_pods_share_a_cgroup() {
+        for driver in [Driver::Cgroupfs, Driver::Systemd] {
+            let names = CgroupNames::new(driver, "/").unwrap();
+            let uids = ["a-b", "a_b", "a-b_c", "a_b-c", "ab", "a.b"];
+            let mut paths: Vec<_> =
+                uids.iter().map(|uid| names.pod(QosClass::BestEffort, &PodUid::from(*uid))).collect();
+            assert!(
+                paths.iter().all(|path| names.is_pod(QosClass::BestEffort, path.parts().last().unwrap()))
+            );
+            paths.sort();
+            paths.dedup();
+            assert_eq!(paths.len(), uids.len(), "{paths:?}");
+        }
+        let names = CgroupNames::new(Driver::Systemd, "/").unwrap();
+        let path = names.pod(QosClass::Guaranteed, &PodUid::from("a_b"));
+        assert_eq!(path.as_str(), r"/kubepods.slice/kubepods-poda\x5fb.slice");
     }
 
     #[test]
@@ -253,14 +326,33 @@ mod tests {
     }
 
     #[test]
+    fn cgroups_that_the_configuration_names() {
+        for (driver, text, expected) in [
+            (Driver::Cgroupfs, "/system", "/system"),
+            (Driver::Cgroupfs, "/a/b-c/", "/a/b-c"),
+            (Driver::Systemd, "/system.slice", "/system.slice"),
+            (Driver::Systemd, "/system", "/system.slice"),
+            (Driver::Systemd, "/kube.slice/kube-reserved.slice", "/kube.slice/kube-reserved.slice"),
+            (Driver::Systemd, "/kube-reserved.slice", "/kube.slice/kube-reserved.slice"),
+        ] {
+            let names = CgroupNames::new(driver, "/elsewhere").unwrap();
+            assert_eq!(names.given(text).unwrap().as_str(), expected);
+        }
+        let names = CgroupNames::new(Driver::Systemd, "/").unwrap();
+        for bad in ["system.slice", "/", "/-.slice", "/a--b.slice"] {
+            names.given(bad).unwrap_err();
+        }
+    }
+
+    #[test]
     fn other_cgroups_are_no_pods() {
         let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
         for part in ["burstable", "pod", "xpod1", ""] {
-            assert_eq!(names.pod_uid_of(QosClass::Guaranteed, part), None);
+            assert!(!names.is_pod(QosClass::Guaranteed, part), "{part}");
         }
         let names = CgroupNames::new(Driver::Systemd, "/").unwrap();
         for part in ["kubepods-burstable.slice", "kubepods-pod.slice", "kubepods-pod1.scope", "pod1"] {
-            assert_eq!(names.pod_uid_of(QosClass::Guaranteed, part), None);
+            assert!(!names.is_pod(QosClass::Guaranteed, part), "{part}");
         }
     }
 

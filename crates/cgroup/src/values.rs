@@ -1,8 +1,9 @@
 //! Values as the kernel's files want them.
 
-use std::collections::BTreeMap;
+use mainstay_podspec::runtime::{CFS_PERIOD_MICROS, CgroupValues, HugePages, Limit, shares_to_weight};
 
-use mainstay_podspec::runtime::{PodCgroupValues, shares_to_weight};
+/// What upstream writes where huge pages are not limited: a number that every kernel takes.
+const UNLIMITED_HUGE_PAGES: i64 = 1 << 62;
 
 /// CPU shares for cgroup v2's `cpu.weight`: the inverse of the pod cgroups' curve, which does not always give back the
 /// shares that the weight was made from (1024 → 39 → 998).
@@ -21,48 +22,59 @@ pub(crate) struct Setting {
 }
 
 /// The files of cgroup v1 for these values, in the order they are to be written.
-pub(crate) fn v1_settings(values: &PodCgroupValues, pids_max: Option<i64>) -> Vec<Setting> {
-    let mut settings = vec![setting("cpu", "cpu.shares", values.cpu_shares)];
-    if let Some((quota, period)) = values.cpu_quota_and_period.filter(|(quota, _)| *quota != 0) {
-        settings.push(setting("cpu", "cpu.cfs_period_us", period));
-        settings.push(setting("cpu", "cpu.cfs_quota_us", quota));
+pub(crate) fn v1_settings(values: &CgroupValues) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    settings.extend(values.cpu_shares.map(|shares| setting("cpu", "cpu.shares", shares)));
+    if values.cpu_period > 0 && values.cpu_quota != Limit::AsIs {
+        settings.push(setting("cpu", "cpu.cfs_period_us", values.cpu_period));
     }
-    if let Some(limit) = values.memory_limit.filter(|limit| *limit > 0) {
-        settings.push(setting("memory", "memory.limit_in_bytes", limit));
-    }
-    settings.extend(pids_max.filter(|max| *max > 0).map(|max| setting("pids", "pids.max", max)));
+    settings.extend(text(values.cpu_quota, "-1").map(|quota| setting("cpu", "cpu.cfs_quota_us", quota)));
+    settings.extend(text(values.memory, "-1").map(|limit| setting("memory", "memory.limit_in_bytes", limit)));
+    settings.extend(text(values.pids, "max").map(|limit| setting("pids", "pids.max", limit)));
+    settings.extend(values.cpus.as_ref().map(|cpus| setting("cpuset", "cpuset.cpus", cpus)));
     settings
 }
 
 /// The files of cgroup v2 for these values.
-pub(crate) fn v2_settings(values: &PodCgroupValues, pids_max: Option<i64>) -> Vec<Setting> {
-    let mut settings = vec![setting("cpu", "cpu.weight", shares_to_weight(values.cpu_shares))];
-    if let Some((quota, period)) = values.cpu_quota_and_period.filter(|(quota, _)| *quota != 0) {
-        let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
+pub(crate) fn v2_settings(values: &CgroupValues) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    settings.extend(values.cpu_shares.map(|shares| setting("cpu", "cpu.weight", shares_to_weight(shares))));
+    if let Some(quota) = text(values.cpu_quota, "max") {
+        let period = if values.cpu_period > 0 { values.cpu_period } else { CFS_PERIOD_MICROS };
         settings.push(setting("cpu", "cpu.max", format!("{quota} {period}")));
     }
-    if let Some(limit) = values.memory_limit.filter(|limit| *limit > 0) {
-        settings.push(setting("memory", "memory.max", limit));
-    }
-    settings.extend(pids_max.filter(|max| *max > 0).map(|max| setting("pids", "pids.max", max)));
-    for (file, value) in &values.unified {
-        settings.push(setting("memory", file, value));
-    }
+    settings.extend(text(values.memory, "max").map(|limit| setting("memory", "memory.max", limit)));
+    settings.extend(text(values.pids, "max").map(|limit| setting("pids", "pids.max", limit)));
+    settings.extend(values.cpus.as_ref().map(|cpus| setting("cpuset", "cpuset.cpus", cpus)));
+    settings.extend(values.unified.iter().map(|(file, value)| setting("memory", file, value)));
     settings
 }
 
-/// The huge page files: each size that the kernel knows is limited, those not asked for to nothing.
+/// The huge page files: with limits each size that the kernel knows is limited, those not asked for to nothing.
 pub(crate) fn huge_page_settings<'a>(
-    limits: &BTreeMap<i64, i64>,
+    huge_pages: &HugePages,
     files_present: impl Iterator<Item = &'a str>,
     file_suffix: &str,
 ) -> Vec<Setting> {
     files_present
         .filter_map(|file| {
             let size = parse_page_size(file.strip_prefix("hugetlb.")?.strip_suffix(file_suffix)?)?;
-            Some(setting("hugetlb", file, limits.get(&size).copied().unwrap_or(0)))
+            let limit = match huge_pages {
+                HugePages::AsIs => return None,
+                HugePages::Unlimited => UNLIMITED_HUGE_PAGES,
+                HugePages::Only(limits) => limits.get(&size).copied().unwrap_or(0),
+            };
+            Some(setting("hugetlb", file, limit))
         })
         .collect()
+}
+
+fn text(limit: Limit, unlimited: &str) -> Option<String> {
+    match limit {
+        Limit::AsIs => None,
+        Limit::Unlimited => Some(unlimited.to_owned()),
+        Limit::At(amount) => Some(amount.to_string()),
+    }
 }
 
 /// `2MB`, `1GB`, `64KB` in bytes.
@@ -85,7 +97,7 @@ fn setting(controller: &'static str, file: &str, value: impl ToString) -> Settin
 mod tests {
     use super::*;
 
-    fn text(settings: &[Setting]) -> Vec<String> {
+    fn texts(settings: &[Setting]) -> Vec<String> {
         settings.iter().map(|s| format!("{}={}", s.file, s.value)).collect()
     }
 
@@ -99,14 +111,16 @@ mod tests {
 
     #[test]
     fn files_of_both_versions() {
-        let values = PodCgroupValues {
-            cpu_shares: 1024,
-            cpu_quota_and_period: Some((150_000, 100_000)),
-            memory_limit: Some(1 << 30),
-            ..PodCgroupValues::default()
+        let values = CgroupValues {
+            cpu_shares: Some(1024),
+            cpu_quota: Limit::At(150_000),
+            cpu_period: 100_000,
+            memory: Limit::At(1 << 30),
+            pids: Limit::At(64),
+            ..CgroupValues::default()
         };
         assert_eq!(
-            text(&v1_settings(&values, Some(64))),
+            texts(&v1_settings(&values)),
             [
                 "cpu.shares=1024",
                 "cpu.cfs_period_us=100000",
@@ -116,28 +130,49 @@ mod tests {
             ]
         );
         assert_eq!(
-            text(&v2_settings(&values, Some(64))),
+            texts(&v2_settings(&values)),
             ["cpu.weight=39", "cpu.max=150000 100000", "memory.max=1073741824", "pids.max=64"]
         );
     }
 
     #[test]
-    fn what_is_not_limited_is_not_written() {
-        let values = PodCgroupValues { cpu_shares: 2, memory_limit: Some(0), ..PodCgroupValues::default() };
-        assert_eq!(text(&v1_settings(&values, Some(-1))), ["cpu.shares=2"]);
-        assert_eq!(text(&v2_settings(&values, None)), ["cpu.weight=1"]);
-        let values = PodCgroupValues {
-            cpu_shares: 2,
-            cpu_quota_and_period: Some((-1, 100_000)),
-            unified: BTreeMap::from([("memory.min".to_owned(), "5".to_owned())]),
-            ..PodCgroupValues::default()
+    fn limits_go_and_stay() {
+        assert_eq!(texts(&v1_settings(&CgroupValues::default())), [""; 0]);
+        assert_eq!(texts(&v2_settings(&CgroupValues::default())), [""; 0]);
+        let values = CgroupValues {
+            cpu_shares: Some(2),
+            cpu_quota: Limit::Unlimited,
+            memory: Limit::Unlimited,
+            pids: Limit::Unlimited,
+            cpus: Some("0-1".to_owned()),
+            unified: [("memory.min".to_owned(), "5".to_owned())].into(),
+            ..CgroupValues::default()
         };
-        assert_eq!(text(&v2_settings(&values, None)), ["cpu.weight=1", "cpu.max=max 100000", "memory.min=5"]);
+        assert_eq!(
+            texts(&v1_settings(&values)),
+            [
+                "cpu.shares=2",
+                "cpu.cfs_quota_us=-1",
+                "memory.limit_in_bytes=-1",
+                "pids.max=max",
+                "cpuset.cpus=0-1"
+            ]
+        );
+        assert_eq!(
+            texts(&v2_settings(&values)),
+            [
+                "cpu.weight=1",
+                "cpu.max=max 100000",
+                "memory.max=max",
+                "pids.max=max",
+                "cpuset.cpus=0-1",
+                "memory.min=5"
+            ]
+        );
     }
 
     #[test]
     fn huge_pages_not_asked_for_are_forbidden() {
-        let limits = BTreeMap::from([(2 << 20, 4 << 20)]);
         let files = [
             "hugetlb.2MB.max",
             "hugetlb.1GB.max",
@@ -145,7 +180,15 @@ mod tests {
             "hugetlb.2MB.rsvd.max",
             "memory.max",
         ];
-        let settings = huge_page_settings(&limits, files.into_iter(), ".max");
-        assert_eq!(text(&settings), ["hugetlb.2MB.max=4194304", "hugetlb.1GB.max=0"]);
+        let settings = |huge_pages| texts(&huge_page_settings(&huge_pages, files.into_iter(), ".max"));
+        assert_eq!(
+            settings(HugePages::Only([(2 << 20, 4 << 20)].into())),
+            ["hugetlb.2MB.max=4194304", "hugetlb.1GB.max=0"]
+        );
+        assert_eq!(
+            settings(HugePages::Unlimited),
+            ["hugetlb.2MB.max=4611686018427387904", "hugetlb.1GB.max=4611686018427387904"]
+        );
+        assert_eq!(settings(HugePages::AsIs), [""; 0]);
     }
 }

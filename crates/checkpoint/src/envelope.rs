@@ -23,7 +23,8 @@ pub(crate) fn decode<T: DeserializeOwned>(
     if envelope.checksum != checksum(envelope.data.get()) {
         return Err(BadFile::WrongChecksum);
     }
-    serde_json::from_str(envelope.data.get()).map_err(BadFile::WrongData)
+    // From bytes, as everything else is read: the code that reads a pod is large, and there once.
+    serde_json::from_slice(envelope.data.get().as_bytes()).map_err(BadFile::WrongData)
 }
 
 pub(crate) fn encode<T: Serialize>(

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -93,7 +94,7 @@ impl File {
         let bytes = envelope::encode(value, self.kind, self.version)
             .map_err(|source| WriteError::Encode { path: self.path.clone(), kind: self.kind, source })?;
         let temporary = self.temporary_path();
-        let written = self.write_temporary(&temporary, &bytes).and_then(|()| {
+        let written = self.write_temporary(&temporary, &bytes, false).and_then(|()| {
             fs::rename(&temporary, &self.path).map_err(|e| WriteError::io("replace", &self.path, e))
         });
         if let Err(error) = written {
@@ -101,6 +102,37 @@ impl File {
             drop(fs::remove_file(&temporary));
             return Err(error);
         }
+        self.flush_directory()
+    }
+
+    /// As [`File::write`], but into `spare`, the file that an earlier call put out of use, and returns the one that is out
+    /// of use now. For a file that is written often and that nobody reads meanwhile: who has the old one open would see it
+    /// change.
+    pub(crate) fn exchange<T: Serialize>(
+        &self,
+        value: &T,
+        spare: Option<PathBuf>,
+    ) -> Result<Option<PathBuf>, WriteError> {
+        let bytes = envelope::encode(value, self.kind, self.version)
+            .map_err(|source| WriteError::Encode { path: self.path.clone(), kind: self.kind, source })?;
+        // Whoever removed it, or put something else in its place, is not to be in the way.
+        let spare = spare.filter(|spare| is_file(spare));
+        let is_spare = spare.is_some();
+        let temporary = spare.unwrap_or_else(|| self.temporary_path());
+        let written = self.write_temporary(&temporary, &bytes, is_spare).and_then(|()| {
+            replace(&temporary, &self.path).map_err(|e| WriteError::io("replace", &self.path, e))
+        });
+        match written {
+            Ok(exchanged) => self.flush_directory().map(|()| exchanged.then_some(temporary)),
+            Err(error) => {
+                // It may not exist, and what went wrong is the error above.
+                drop(fs::remove_file(&temporary));
+                Err(error)
+            }
+        }
+    }
+
+    fn flush_directory(&self) -> Result<(), WriteError> {
         if self.durability == Durability::PowerFailure {
             let directory = self.directory();
             fs::File::open(directory)
@@ -143,14 +175,19 @@ impl File {
         }
     }
 
-    fn write_temporary(&self, temporary: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    fn write_temporary(&self, temporary: &Path, bytes: &[u8], is_spare: bool) -> Result<(), WriteError> {
         let mut file = OpenOptions::new()
             .write(true)
-            .create_new(true)
+            .create_new(!is_spare)
             .mode(0o600)
             .open(temporary)
             .map_err(|e| WriteError::io("write beside", &self.path, e))?;
         file.write_all(bytes).map_err(|e| WriteError::io("write", &self.path, e))?;
+        if is_spare {
+            // Afterwards, not before: ext4 takes a file that is emptied and written for one that must be on the disk soon.
+            let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            file.set_len(length).map_err(|e| WriteError::io("write", &self.path, e))?;
+        }
         if self.durability == Durability::PowerFailure {
             file.sync_all().map_err(|e| WriteError::io("flush", &self.path, e))?;
         }
@@ -210,6 +247,20 @@ impl File {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         self.directory().join(format!(".{}.{}{count}.tmp", self.name(), temporary_marker()))
     }
+}
+
+/// Gives `path` the contents of `temporary` in one step. Whether `temporary` is now what `path` was.
+fn replace(temporary: &Path, path: &Path) -> io::Result<bool> {
+    // What is not a file is no spare, and goes the way that a rename takes. Nor does every file system exchange.
+    let exchanged = is_file(path) && renameat_with(CWD, temporary, CWD, path, RenameFlags::EXCHANGE).is_ok();
+    if !exchanged {
+        fs::rename(temporary, path)?;
+    }
+    Ok(exchanged)
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
 /// Makes the directory and those above it that are missing, each with `mode` whatever the umask is. Directories that

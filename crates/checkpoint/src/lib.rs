@@ -7,18 +7,46 @@
 //! - Reading: a file that is truncated, altered, of another kind or from a newer mainstay is renamed to
 //!   `<name>.bad-<unix seconds>` (three of them are kept) and reported as set aside; what it held is rebuilt by the caller.
 //!
+//! - [`SealKey`] seals values that must not be readable with the state files alone.
+//!
 //! What it does not do: it keeps no copy in memory, it does not lock (one agent per root directory is ensured elsewhere),
 //! and it starts no task. Everything here blocks, so call it off the async workers, or use [`Deferred`], which does.
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod deferred;
 mod envelope;
 mod error;
 mod file;
+mod seal;
 mod store;
 
+pub use aside::{AsideFile, files_set_aside};
 pub use deferred::Deferred;
 pub use error::{BadFile, WriteError};
 pub use file::{Durability, File, Loaded, SetAside, ensure_directory};
+pub use seal::{KeyError, SealKey, Sealed};
 pub use store::{Contents, Store};
+
+/// The form of a state file without the file, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{BadFile, envelope};
+
+    const KIND: &str = "fuzz";
+
+    /// The bytes of a file that holds these texts.
+    #[must_use]
+    pub fn encode(values: &[&str]) -> Vec<u8> {
+        envelope::encode(&values, KIND, 1).unwrap_or_default()
+    }
+
+    /// The texts in a file of these bytes.
+    ///
+    /// # Errors
+    /// When it would be set aside.
+    pub fn decode(bytes: &[u8]) -> Result<Vec<String>, BadFile> {
+        envelope::decode(bytes, KIND, 1)
+    }
+}

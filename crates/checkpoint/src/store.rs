@@ -1,10 +1,11 @@
 //! A directory of state files, one per key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,10 +15,15 @@ use crate::{BadFile, Durability, File, Loaded, SetAside, WriteError, ensure_dire
 
 const SUFFIX: &str = ".json";
 
-/// Values of one type by key, each in a file `<key>.json` of its own.
+/// Values of one type by key, each in a file `<key>.json` of its own. It is read before it is written, not meanwhile.
 #[derive(Debug)]
 pub struct Store<T> {
     directory: PathBuf,
+    /// The files that were replaced, to be written again. A file system searches long for a place for a new file where many
+    /// have just been removed (ext4 passes over each of them for minutes), and state is replaced all the time. Each is kept
+    /// for its own key: should the power fail before its new contents are on the disk, it has those of an earlier time, and
+    /// they must not be another's.
+    spares: Mutex<HashMap<String, PathBuf>>,
     kind: &'static str,
     version: u32,
     durability: Durability,
@@ -47,7 +53,7 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     ) -> Result<Self, WriteError> {
         let directory = directory.into();
         ensure_directory(&directory, mode)?;
-        Ok(Self { directory, kind, version, durability, values: PhantomData })
+        Ok(Self { directory, spares: Mutex::default(), kind, version, durability, values: PhantomData })
     }
 
     /// Writes `value` under `key`, replacing what was there in one step.
@@ -55,7 +61,33 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     /// # Errors
     /// [`WriteError`]; the old value is then still there.
     pub fn put(&self, key: &str, value: &T) -> Result<(), WriteError> {
-        self.file(key)?.write(value)
+        self.write(key, value, self.durability)
+    }
+
+    /// As [`Self::put`], and it is on the disk when this returns, whatever the store does otherwise.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the old value is then still there, unless only the flush failed.
+    pub fn put_flushed(&self, key: &str, value: &T) -> Result<(), WriteError> {
+        self.write(key, value, Durability::PowerFailure)
+    }
+
+    fn write(&self, key: &str, value: &T, durability: Durability) -> Result<(), WriteError> {
+        let file = self.file(key, durability)?;
+        if let Some(spare) = file.exchange(value, self.take_spare(key))? {
+            let surplus = self.spares().insert(key.to_owned(), spare);
+            surplus.into_iter().for_each(|surplus| drop(fs::remove_file(surplus)));
+        }
+        Ok(())
+    }
+
+    /// It is nobody else's from then on.
+    fn take_spare(&self, key: &str) -> Option<PathBuf> {
+        self.spares().remove(key)
+    }
+
+    fn spares(&self) -> MutexGuard<'_, HashMap<String, PathBuf>> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what is under `key`; returns whether there was something.
@@ -63,7 +95,11 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     /// # Errors
     /// [`WriteError`] if the key is invalid or the file cannot be removed.
     pub fn remove(&self, key: &str) -> Result<bool, WriteError> {
-        self.file(key)?.remove()
+        if let Some(spare) = self.take_spare(key) {
+            // It may be gone; if not, the next start removes it.
+            drop(fs::remove_file(spare));
+        }
+        self.file(key, self.durability)?.remove()
     }
 
     /// Reads the value under `key`.
@@ -71,7 +107,7 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
     /// # Errors
     /// [`WriteError::InvalidKey`] only; a bad file is set aside.
     pub fn load(&self, key: &str) -> Result<Loaded<T>, WriteError> {
-        Ok(self.file(key)?.load_only())
+        Ok(self.file(key, self.durability)?.load_only())
     }
 
     /// Reads everything; bad files are set aside and the rest is returned. Files that the store did not name are left
@@ -117,12 +153,20 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
         Ok(keys)
     }
 
-    fn file(&self, key: &str) -> Result<File, WriteError> {
+    fn file(&self, key: &str, durability: Durability) -> Result<File, WriteError> {
         if !is_valid_key(key) {
             return Err(WriteError::InvalidKey { key: key.to_owned(), directory: self.directory.clone() });
         }
         let path = self.directory.join(format!("{key}{SUFFIX}"));
-        Ok(File::new(path, self.kind, self.version, self.durability))
+        Ok(File::new(path, self.kind, self.version, durability))
+    }
+}
+
+impl<T> Drop for Store<T> {
+    /// A killed agent leaves its spares to the next start.
+    fn drop(&mut self) {
+        let spares = self.spares.get_mut().unwrap_or_else(PoisonError::into_inner);
+        spares.drain().for_each(|(_, spare)| drop(fs::remove_file(spare)));
     }
 }
 
@@ -158,6 +202,47 @@ mod tests {
         assert!(store.remove("a").unwrap());
         assert!(!store.remove("a").unwrap());
         assert!(matches!(store.load("a").unwrap(), Loaded::Absent));
+    }
+
+    #[test]
+    fn two_files_take_turns_and_both_go() {
+        let names = |directory: &std::path::Path| -> Vec<String> {
+            let entries = fs::read_dir(directory.join("pods")).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let inode = |directory: &std::path::Path| {
+            std::os::unix::fs::MetadataExt::ino(&fs::metadata(directory.join("pods/a.json")).unwrap())
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let mut inodes = std::collections::BTreeSet::new();
+        for value in [1_000_000_000, 2, 3_000_000, 4, 5] {
+            store.put("a", &value).unwrap();
+            inodes.insert(inode(directory.path()));
+            assert!(matches!(store.load("a").unwrap(), Loaded::Good(found) if found == value), "{value}");
+        }
+        assert_eq!((inodes.len(), names(directory.path()).len()), (2, 2));
+        // Somebody tidied up.
+        let spare = names(directory.path()).into_iter().find(|name| name.starts_with('.')).unwrap();
+        fs::remove_file(directory.path().join("pods").join(spare)).unwrap();
+        store.put("a", &6).unwrap();
+        // What a killed agent leaves is a spare or a half-written one: the next start removes either.
+        let next = self::store(directory.path());
+        let left = names(directory.path()).into_iter().find(|name| name.starts_with('.')).unwrap();
+        let of_another = format!(".a.json.0123456789abcdef-{}.tmp", left.len());
+        fs::rename(directory.path().join("pods").join(left), directory.path().join("pods").join(of_another))
+            .unwrap();
+        assert_eq!(next.load_all().good["a"], 6);
+        assert_eq!(names(directory.path()), ["a.json"]);
+        store.put("a", &7).unwrap();
+        assert!(matches!(next.load("a").unwrap(), Loaded::Good(7)));
+        assert!(store.remove("a").unwrap());
+        assert_eq!(names(directory.path()), [""; 0]);
+        store.put("b", &1).unwrap();
+        store.put("b", &2).unwrap();
+        assert_eq!(names(directory.path()).len(), 2);
+        drop(store);
+        assert_eq!(names(directory.path()), ["b.json"]);
     }
 
     #[test]

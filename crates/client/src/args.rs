@@ -13,24 +13,27 @@ pub enum ClientCommand {
     #[command(visible_alias = "po")]
     Pods(PodsArgs),
     /// Show one pod in detail: containers, conditions, events, the file it came from
-    #[command(subcommand)]
-    Describe(DescribeCommand),
+    Describe(DescribeArgs),
     /// Print the log of a container
     Logs(LogsArgs),
+    /// Run a command in a container
+    Exec(ExecArgs),
+    /// Connect to the process that runs in a container
+    Attach(AttachArgs),
+    /// Reach ports of a pod through ports of this machine
+    PortForward(PortForwardArgs),
     /// Show what happened to the pods of this node
     Events(EventsArgs),
     /// Show what became of each manifest file: accepted, rejected and why, or ignored
     Manifests(ManifestsArgs),
+    /// Show which devices there are, and who holds them
+    Resources(ResourcesArgs),
     /// Show the node itself: version, container runtime, counts
     Node(NodeArgs),
-}
-
-/// What can be described.
-#[derive(Clone, Debug, Subcommand)]
-pub enum DescribeCommand {
-    /// Show one pod in detail
-    #[command(visible_alias = "po", alias = "pods")]
-    Pod(DescribePodArgs),
+    /// Print the configuration that is in effect, as a --config file would have it
+    Config(ConfigArgs),
+    /// Ask the node's HTTP API for a path and print the answer; without a path, list what there is
+    Api(ApiArgs),
 }
 
 /// How to reach mainstay.
@@ -42,6 +45,27 @@ pub struct ConnectArgs {
     /// The root directory of the mainstay to ask [default: /var/lib/kubelet]
     #[arg(long, value_name = "DIR", help_heading = "Connection")]
     pub root_dir: Option<PathBuf>,
+    /// Ask a mainstay through its secure port instead: https://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with_all = ["socket", "root_dir"], help_heading = "Connection")]
+    pub server: Option<String>,
+    /// A file with the bearer token to show to --server
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = "Connection")]
+    pub token_file: Option<PathBuf>,
+    /// A file with the client certificate to show to --server, in PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "server",
+        requires = "client_key",
+        help_heading = "Connection"
+    )]
+    pub client_certificate: Option<PathBuf>,
+    /// A file with the client certificate's key, in PEM
+    #[arg(long, value_name = "FILE", requires = "client_certificate", help_heading = "Connection")]
+    pub client_key: Option<PathBuf>,
+    /// A file with the certificates by which --server is known, in PEM [default: those of this machine]
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = "Connection")]
+    pub certificate_authority: Option<PathBuf>,
 }
 
 /// `mainstay pods`.
@@ -73,10 +97,10 @@ pub struct PodsArgs {
     pub connect: ConnectArgs,
 }
 
-/// `mainstay describe pod`.
+/// `mainstay describe`.
 #[derive(Args, Clone, Debug)]
-pub struct DescribePodArgs {
-    /// The pod: NAME or NAMESPACE/NAME
+pub struct DescribeArgs {
+    /// The pod: NAME or NAMESPACE/NAME; the word `pod` may stand before it
     #[arg(value_name = "POD", required = true)]
     pub names: Vec<String>,
     /// The pod's namespace
@@ -92,7 +116,10 @@ pub struct DescribePodArgs {
 pub struct LogsArgs {
     /// The pod: NAME or NAMESPACE/NAME
     pub pod: String,
-    /// The container; only needed if the pod has several
+    /// The container [default: the one that the pod names in an annotation, else its first]
+    #[arg(value_name = "CONTAINER", conflicts_with = "container")]
+    pub container_name: Option<String>,
+    /// The container, as kubectl has it
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
     /// The pod's namespace
@@ -119,6 +146,58 @@ pub struct LogsArgs {
     /// End after so many bytes
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit_bytes: Option<u64>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay exec`.
+#[derive(Args, Clone, Debug)]
+pub struct ExecArgs {
+    /// Where, and with which streams
+    #[command(flatten)]
+    pub streams: AttachArgs,
+    /// The command and its arguments, behind --
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// `mainstay attach`: a container, and which streams to it.
+#[derive(Args, Clone, Debug)]
+pub struct AttachArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    pub pod: String,
+    /// The container [default: the one that the pod names in an annotation, else its first]
+    #[arg(short, long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// The pod's namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Pass standard input on
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Use a terminal (attach: the container's own)
+    #[arg(short, long)]
+    pub tty: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay port-forward`.
+#[derive(Args, Clone, Debug)]
+pub struct PortForwardArgs {
+    /// The pod: NAME or NAMESPACE/NAME
+    pub pod: String,
+    /// Ports: LOCAL:REMOTE, PORT for the same on both sides, :REMOTE for any local port
+    #[arg(required = true, value_name = "PORTS")]
+    pub ports: Vec<String>,
+    /// The addresses to listen on, with commas
+    #[arg(long, value_delimiter = ',', default_value = "localhost")]
+    pub address: Vec<String>,
+    /// The pod's namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// How to reach mainstay
     #[command(flatten)]
     pub connect: ConnectArgs,
@@ -164,12 +243,47 @@ pub struct ManifestsArgs {
     pub connect: ConnectArgs,
 }
 
+/// `mainstay resources`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ResourcesArgs {
+    /// Print as data
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// Leave the line with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 /// `mainstay node`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NodeArgs {
     /// Print as data
     #[arg(short, long, value_enum)]
     pub output: Option<StructuredFormat>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay config`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    /// How to print [default: yaml]
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay api`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ApiArgs {
+    /// The path with its query, such as '/pods?watch=1'
+    pub path: Option<String>,
     /// How to reach mainstay
     #[command(flatten)]
     pub connect: ConnectArgs,

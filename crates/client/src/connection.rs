@@ -1,21 +1,26 @@
-//! HTTP over the unix socket.
+//! HTTP over the unix socket, or to a server.
 
 use std::{
-    io,
+    future::Future,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
+use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
-use hyper::{body::Incoming, client::conn::http1};
+use hyper::{body::Incoming, client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use mainstay_stream::negotiate::{PROTOCOL_VERSION, SPDY};
 use mainstay_task::TaskGroup;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
-use crate::{args::ConnectArgs, error::ClientError};
+use crate::{
+    args::ConnectArgs,
+    dial::{self, Server},
+    error::ClientError,
+    output::Output,
+};
 
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 const SOCKET_NAME: &str = "mainstay.sock";
@@ -23,16 +28,27 @@ const SOCKET_VARIABLE: &str = "MAINSTAY_SOCKET";
 
 /// Until the head of an answer; everything that is served is in memory already.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same where the container runtime has to be asked.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(150);
 /// Between two pieces of an answer that does not wait for anything to happen.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two tries to find a mainstay that was there before.
+const RETRY: Duration = Duration::from_millis(500);
 /// A text that comes with a refusal is a sentence; more of it is not read.
 const REFUSAL_BYTES: usize = 64 << 10;
 
 /// The way to one mainstay.
+#[derive(Clone)]
 pub(crate) struct Connection {
-    socket: PathBuf,
+    way: Way,
     /// Owns the tasks that drive connections; they end with the runtime.
     tasks: TaskGroup,
+}
+
+#[derive(Clone)]
+enum Way {
+    Socket(PathBuf),
+    Server(Server),
 }
 
 /// An answer whose body is read as it comes.
@@ -43,9 +59,20 @@ pub(crate) struct Stream {
 }
 
 impl Connection {
-    pub(crate) fn new(args: &ConnectArgs) -> Self {
-        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty());
-        Self { socket: socket_path(args, variable.map(PathBuf::from)), tasks: TaskGroup::new() }
+    pub(crate) fn new(args: &ConnectArgs) -> Result<Self, ClientError> {
+        let way = match Server::of(args)? {
+            Some(server) => Way::Server(server),
+            None => {
+                let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty());
+                Way::Socket(socket_path(args, variable.map(PathBuf::from)))
+            }
+        };
+        Ok(Self { way, tasks: TaskGroup::new() })
+    }
+
+    /// Runs something beside, until the process ends.
+    pub(crate) fn spawn(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(name, work);
     }
 
     /// A request whose answer has an end that waits for nothing; the answer as JSON.
@@ -69,49 +96,122 @@ impl Connection {
             .await
             .map_err(|_| silent(request, ANSWER_TIMEOUT))??;
         let status = answer.status();
-        let mut stream = Stream { request: request.to_owned(), body: answer.into_body(), buffer: Vec::new() };
+        let stream = Stream { request: request.to_owned(), body: answer.into_body(), buffer: Vec::new() };
         if status == StatusCode::OK {
             return Ok(stream);
         }
-        let mut text = Vec::new();
-        while let Ok(Ok(Some(piece))) = tokio::time::timeout(PIECE_TIMEOUT, stream.piece()).await {
-            text.extend_from_slice(&piece);
-            if text.len() > REFUSAL_BYTES {
-                break;
+        Err(refused(request, status, stream).await)
+    }
+
+    /// A request that makes the connection itself speak SPDY with one of these protocols; also the headers of the answer.
+    pub(crate) async fn upgrade(
+        &self,
+        request: &str,
+        protocols: &[&str],
+    ) -> Result<(TokioIo<Upgraded>, HeaderMap), ClientError> {
+        let mut builder =
+            Request::post(request).header(header::CONNECTION, "Upgrade").header(header::UPGRADE, SPDY);
+        for protocol in protocols {
+            builder = builder.header(PROTOCOL_VERSION, *protocol);
+        }
+        let mut answer = tokio::time::timeout(UPGRADE_TIMEOUT, self.exchange(request, builder))
+            .await
+            .map_err(|_| silent(request, UPGRADE_TIMEOUT))??;
+        let status = answer.status();
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            let stream = Stream { request: request.to_owned(), body: answer.into_body(), buffer: Vec::new() };
+            return Err(refused(request, status, stream).await);
+        }
+        let upgraded = hyper::upgrade::on(&mut answer).await;
+        let upgraded =
+            upgraded.map_err(|source| ClientError::BrokeOff { request: request.to_owned(), source })?;
+        Ok((TokioIo::new(upgraded), answer.into_parts().0.headers))
+    }
+
+    /// Begins a watch. A mainstay that has just started is waited for; that there is none is told at once.
+    pub(crate) async fn watch(&self, request: &str, output: &mut Output) -> Result<Stream, ClientError> {
+        match self.stream(request).await {
+            Err(ClientError::Refused { status: StatusCode::SERVICE_UNAVAILABLE, .. }) => {
+                output.note("mainstay has just started; waiting until it knows its pods (Ctrl-C ends this)");
+                self.until_answered(request).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// A watch that broke off with `error`, begun again as soon as a mainstay answers; any other error is given back.
+    pub(crate) async fn again(
+        &self,
+        request: &str,
+        error: ClientError,
+        output: &mut Output,
+    ) -> Result<Stream, ClientError> {
+        if !error.is_passing() {
+            return Err(error);
+        }
+        output.note("mainstay has ended; waiting for it to come back (Ctrl-C ends this)");
+        let stream = self.until_answered(request).await?;
+        output.note("mainstay is back");
+        Ok(stream)
+    }
+
+    async fn until_answered(&self, request: &str) -> Result<Stream, ClientError> {
+        loop {
+            tokio::time::sleep(RETRY).await;
+            match self.stream(request).await {
+                Err(error) if error.is_passing() => {}
+                answered => return answered,
             }
         }
-        let text = String::from_utf8_lossy(&text).trim().to_owned();
-        let text = if text.is_empty() { format!("mainstay answered {request} with {status}") } else { text };
-        Err(ClientError::Refused { status, text })
     }
 
     async fn send(&self, request: &str) -> Result<http::Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.connect_error(error))?;
+        self.exchange(request, Request::get(request)).await
+    }
+
+    async fn exchange(
+        &self,
+        request: &str,
+        builder: http::request::Builder,
+    ) -> Result<http::Response<Incoming>, ClientError> {
+        let (stream, host) = match &self.way {
+            Way::Socket(path) => (dial::socket(path).await?, "localhost".to_owned()),
+            Way::Server(server) => (server.connect().await?, server.authority()),
+        };
         let broke_off = |source| ClientError::BrokeOff { request: request.to_owned(), source };
         let (mut sender, connection) =
             http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(broke_off)?;
-        self.tasks.spawn("connection", async move {
+        self.spawn("connection", async move {
             // What goes wrong with it is seen where the answer is read.
-            drop(connection.await);
+            drop(connection.with_upgrades().await);
         });
-        let message = Request::get(request)
-            .header(header::HOST, "localhost")
-            .header(header::USER_AGENT, concat!("mainstay/", env!("CARGO_PKG_VERSION")))
+        let mut builder = builder
+            .header(header::HOST, host)
+            .header(header::USER_AGENT, concat!("mainstay/", env!("CARGO_PKG_VERSION")));
+        if let Way::Server(server) = &self.way
+            && let Some(token) = server.token()
+        {
+            builder = builder.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let message = builder
             .body(Empty::new())
             .map_err(|source| ClientError::Request { request: request.to_owned(), source })?;
         sender.send_request(message).await.map_err(broke_off)
     }
+}
 
-    fn connect_error(&self, source: io::Error) -> ClientError {
-        let path = self.socket.clone();
-        match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => {
-                ClientError::NobodyAnswers { path }
-            }
-            io::ErrorKind::PermissionDenied => ClientError::NotPermitted { path },
-            _ => ClientError::Connect { path, source },
+/// What a server said instead of what was asked for.
+async fn refused(request: &str, status: StatusCode, mut stream: Stream) -> ClientError {
+    let mut text = Vec::new();
+    while let Ok(Ok(Some(piece))) = tokio::time::timeout(PIECE_TIMEOUT, stream.piece()).await {
+        text.extend_from_slice(&piece);
+        if text.len() > REFUSAL_BYTES {
+            break;
         }
     }
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    let text = if text.is_empty() { format!("mainstay answered {request} with {status}") } else { text };
+    ClientError::Refused { status, text }
 }
 
 impl Stream {
@@ -181,6 +281,7 @@ mod tests {
         let args = |socket: Option<&str>, root_dir: Option<&str>| ConnectArgs {
             socket: socket.map(PathBuf::from),
             root_dir: root_dir.map(PathBuf::from),
+            ..ConnectArgs::default()
         };
         for (args, variable, expected) in [
             (args(None, None), None, "/var/lib/kubelet/mainstay.sock"),

@@ -1,4 +1,4 @@
-//! `mainstay describe pod`: one pod in full, in the shape that kubectl gives it, with the file it came from.
+//! `mainstay describe`: one pod in full, in the shape that kubectl gives it, with the file it came from.
 
 mod containers;
 mod volumes;
@@ -11,23 +11,30 @@ use mainstay_types::{EventRecord, PodExt};
 
 use crate::{
     age::{age, full_time},
-    args::DescribePodArgs,
+    args::DescribeArgs,
     connection::{Connection, escaped},
     error::ClientError,
-    events::{EventList, last_seen, one_line},
+    events::{EventList, container, last_seen, one_line},
     manifests::{self, Manifests},
+    node,
     output::Output,
     pods::begun,
-    select::{Named, all_pods},
+    select::{Named, all_pods, is_kind},
     status::summary,
     text::Block,
 };
 
-pub(crate) async fn run(args: DescribePodArgs, output: &mut Output) -> Result<(), ClientError> {
-    let connection = Connection::new(&args.connect);
+pub(crate) async fn run(args: DescribeArgs, output: &mut Output) -> Result<(), ClientError> {
+    let connection = Connection::new(&args.connect)?;
     let pods = all_pods(&connection).await?;
     let manifests = manifests::fetch(&connection).await?;
-    for (at, name) in args.names.iter().enumerate() {
+    // kubectl's way to write it; alone, the word may be a pod's name.
+    let names = match args.names.as_slice() {
+        [kind, names @ ..] if !names.is_empty() && is_kind(kind) => names,
+        names => names,
+    };
+    node::note_runtime_away(&connection, output).await;
+    for (at, name) in names.iter().enumerate() {
         let item = Named::parse(name, args.namespace.as_deref()).find(&pods)?;
         let request = format!("/mainstay/v1/events?pod={}", escaped(&item.full_name()));
         let events: EventList = connection.json(&request).await?;
@@ -44,6 +51,7 @@ fn pod_text(pod: &Pod, manifests: &Manifests, events: &[EventRecord], now: Times
     let status = pod.status.as_ref().unwrap_or(&nothing);
     let mut block = Block::default();
     head(&mut block, pod, status, now);
+    sandbox_failure(&mut block, pod, status, events, now);
     origin(&mut block, pod, manifests, now);
     addresses(&mut block, status);
     containers::describe(&mut block, pod, status);
@@ -104,6 +112,26 @@ fn head(block: &mut Block, pod: &Pod, status: &PodStatus, now: Timestamp) {
     }
     if let Some(message) = text(status.message.as_ref()) {
         block.value(0, "Message", message);
+    }
+}
+
+/// Why there is no sandbox yet: no part of the status says it, as in Kubernetes, only an event does.
+fn sandbox_failure(block: &mut Block, pod: &Pod, status: &PodStatus, events: &[EventRecord], now: Timestamp) {
+    let has_sandbox = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "PodReadyToStartContainers" && condition.status == "True");
+    if has_sandbox || status.phase.as_deref() != Some("Pending") {
+        return;
+    }
+    let failed = events.iter().rfind(|event| {
+        event.uid == pod.uid_ref()
+            && matches!(event.reason.as_str(), "FailedCreatePodSandBox" | "NetworkNotReady")
+    });
+    if let Some(event) = failed {
+        let since = age(Some(event.last_timestamp), now);
+        block.value(0, "Sandbox", format!("not there ({since} ago): {}", one_line(&event.message)));
     }
 }
 
@@ -214,12 +242,12 @@ fn event_table(block: &mut Block, pod: &Pod, events: &[EventRecord], now: Timest
                 event.kind.clone(),
                 event.reason.clone(),
                 last_seen(event, now),
-                "kubelet".to_owned(),
+                container(event).unwrap_or("-").to_owned(),
                 one_line(&event.message),
             ]
         })
         .collect();
-    block.table(vec!["Type", "Reason", "Age", "From", "Message"], &rows, true);
+    block.table(vec!["Type", "Reason", "Age", "Container", "Message"], &rows, true);
 }
 
 fn pairs<'a>(

@@ -1,11 +1,16 @@
-//! The client verbs of the `mainstay` command: looking at a node from the same machine.
+//! The client verbs of the `mainstay` command: looking at a node, and reaching into its containers.
 //!
 //! Every verb speaks HTTP to the root-only unix socket of the running mainstay (`--socket`, else `--root-dir`'s, else
-//! `$MAINSTAY_SOCKET`, else `/var/lib/kubelet/mainstay.sock`). Tables and texts look as kubectl's do where it has them.
+//! `$MAINSTAY_SOCKET`, else `/var/lib/kubelet/mainstay.sock`), or with `--server` to the secure port of any. exec, attach and port-forward speak SPDY
+//! on the same connection. Tables and texts look as kubectl's do where it has them.
 //! A pod is named `NAME` or `NAMESPACE/NAME`, with or without the `-NODE` that static pods carry at the end.
 //!
+//! A watch outlives a restart of mainstay: it says so, waits and goes on; a followed log does not, for it would have to
+//! guess where it was.
+//!
 //! Exit codes: 0 done, also when the reader of the output went away; 1 the request failed (no such pod, refused, a stream
-//! broke off); 2 the command line is wrong; 3 no mainstay answers at the socket, or it may not be opened.
+//! broke off); 2 the command line is wrong; 3 no mainstay answers, or its socket may not be opened. `exec` ends with the
+//! command's own code.
 //!
 //! What it does not do: it changes nothing on the node, uses no color, and keeps nothing between runs. Its one task drives
 //! the connection; the runtime is made and ended within [`run`].
@@ -13,23 +18,30 @@
 #![forbid(unsafe_code)]
 
 mod age;
+mod api;
 mod args;
 mod connection;
 mod describe;
+mod dial;
 mod error;
 mod events;
+mod exec;
+mod forward;
 mod logs;
 mod manifests;
 mod node;
 mod output;
 mod pods;
+mod resources;
 mod select;
 mod status;
+mod terminal;
 mod text;
 
 pub use args::{
-    ClientCommand, ConnectArgs, DescribeCommand, DescribePodArgs, EventsArgs, ListFormat, LogsArgs,
-    ManifestsArgs, NodeArgs, PodsArgs, StructuredFormat,
+    ApiArgs, AttachArgs, ClientCommand, ConfigArgs, ConnectArgs, DescribeArgs, EventsArgs, ExecArgs,
+    ListFormat, LogsArgs, ManifestsArgs, NodeArgs, PodsArgs, PortForwardArgs, ResourcesArgs,
+    StructuredFormat,
 };
 
 use std::process::ExitCode;
@@ -43,15 +55,20 @@ use crate::{error::ClientError, output::Output};
 pub fn run(command: ClientCommand) -> ExitCode {
     let mut output = Output::standard();
     let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(execute(command, &mut output)),
+        Ok(runtime) => {
+            let result = runtime.block_on(execute(command, &mut output));
+            // Somebody may still wait for a key that is never pressed.
+            runtime.shutdown_background();
+            result
+        }
         Err(source) => Err(ClientError::Runtime { source }),
     };
     report(result, &mut output)
 }
 
-fn report(result: Result<(), ClientError>, output: &mut Output) -> ExitCode {
+fn report(result: Result<u8, ClientError>, output: &mut Output) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             output.complain(&error);
@@ -60,16 +77,23 @@ fn report(result: Result<(), ClientError>, output: &mut Output) -> ExitCode {
     }
 }
 
-async fn execute(command: ClientCommand, output: &mut Output) -> Result<(), ClientError> {
+async fn execute(command: ClientCommand, output: &mut Output) -> Result<u8, ClientError> {
     match command {
         ClientCommand::Pods(args) => pods::run(args, output).await?,
-        ClientCommand::Describe(DescribeCommand::Pod(args)) => describe::run(args, output).await?,
+        ClientCommand::Describe(args) => describe::run(args, output).await?,
         ClientCommand::Logs(args) => logs::run(args, output).await?,
+        ClientCommand::Exec(args) => return Box::pin(exec::exec(args, output)).await,
+        ClientCommand::Attach(args) => return Box::pin(exec::attach(args, output)).await,
+        ClientCommand::PortForward(args) => return Box::pin(forward::run(args, output)).await,
         ClientCommand::Events(args) => events::run(args, output).await?,
         ClientCommand::Manifests(args) => manifests::run(args, output).await?,
+        ClientCommand::Resources(args) => resources::run(args, output).await?,
         ClientCommand::Node(args) => node::run(args, output).await?,
+        ClientCommand::Config(args) => api::config(args, output).await?,
+        ClientCommand::Api(args) => api::api(args, output).await?,
     }
-    output.flush()
+    output.flush()?;
+    Ok(0)
 }
 
 #[cfg(test)]

@@ -15,10 +15,15 @@ use crate::{
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 pub(crate) async fn run(args: LogsArgs, output: &mut Output) -> Result<(), ClientError> {
-    let connection = Connection::new(&args.connect);
+    let connection = Connection::new(&args.connect)?;
     let pods = all_pods(&connection).await?;
     let item = Named::parse(&args.pod, args.namespace.as_deref()).find(&pods)?;
-    let container = choose_container(&item.pod, args.container.as_deref())?;
+    item.admitted()?;
+    let given = args.container.as_deref().or(args.container_name.as_deref());
+    let container = choose_container(&item.pod, given)?;
+    if given.is_none() && item.pod.all_containers().count() > 1 {
+        output.note(&format!("Defaulted container {container:?} out of: {}", choices(&item.pod)));
+    }
     let request = format!(
         "/containerLogs/{}/{}/{}{}",
         escaped(item.pod.namespace_ref()),
@@ -37,36 +42,41 @@ pub(crate) async fn run(args: LogsArgs, output: &mut Output) -> Result<(), Clien
     Ok(())
 }
 
-/// The container that is meant: the named one, the pod's own choice, or its only regular one.
-fn choose_container<'a>(pod: &'a Pod, given: Option<&'a str>) -> Result<&'a str, ClientError> {
+/// The container that is meant: the named one, the pod's own choice, or its first regular one.
+pub(crate) fn choose_container<'a>(pod: &'a Pod, given: Option<&'a str>) -> Result<&'a str, ClientError> {
     let spec = pod.spec_ref();
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| container.name.as_str());
+    let mut ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| container.name.as_str());
     let full_name = || format!("{}/{}", pod.namespace_ref(), pod.name_ref());
-    let choices = || {
-        let of_spec = pod.all_containers().map(|(kind, container)| match kind {
-            ContainerKind::Init => format!("{} (init)", container.name),
-            ContainerKind::Sidecar => format!("{} (sidecar)", container.name),
-            ContainerKind::Regular | ContainerKind::Ephemeral => container.name.clone(),
-        });
-        let all: Vec<String> =
-            of_spec.chain(ephemeral.clone().map(|name| format!("{name} (ephemeral)"))).collect();
-        all.join(", ")
-    };
-    let exists = |name: &str| pod.container(name).is_some() || ephemeral.clone().any(|known| known == name);
+    let mut exists = |name: &str| pod.container(name).is_some() || ephemeral.any(|known| known == name);
     if let Some(name) = given {
         return if exists(name) {
             Ok(name)
         } else {
-            Err(ClientError::NoSuchContainer { pod: full_name(), name: name.to_owned(), choices: choices() })
+            Err(ClientError::NoSuchContainer {
+                pod: full_name(),
+                name: name.to_owned(),
+                choices: choices(pod),
+            })
         };
     }
     if let Some(name) = pod.annotation(DEFAULT_CONTAINER).filter(|name| exists(name)) {
         return Ok(name);
     }
-    match spec.containers.as_slice() {
-        [only] => Ok(&only.name),
-        _ => Err(ClientError::ChooseContainer { pod: full_name(), choices: choices() }),
-    }
+    let first = spec.containers.first().map(|container| container.name.as_str());
+    first.ok_or_else(|| ClientError::NoContainer { pod: full_name() })
+}
+
+/// All containers of a pod by name, with their kind where it is not the usual one.
+pub(crate) fn choices(pod: &Pod) -> String {
+    let of_spec = pod.all_containers().map(|(kind, container)| match kind {
+        ContainerKind::Init => format!("{} (init)", container.name),
+        ContainerKind::Sidecar => format!("{} (sidecar)", container.name),
+        ContainerKind::Regular | ContainerKind::Ephemeral => container.name.clone(),
+    });
+    let ephemeral = pod.spec_ref().ephemeral_containers.iter().flatten();
+    let all: Vec<String> =
+        of_spec.chain(ephemeral.map(|container| format!("{} (ephemeral)", container.name))).collect();
+    all.join(", ")
 }
 
 fn query(args: &LogsArgs) -> Result<String, ClientError> {

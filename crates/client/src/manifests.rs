@@ -12,8 +12,17 @@ use crate::{
 #[derive(Deserialize, Serialize)]
 pub(crate) struct Manifests {
     pub(crate) synced: bool,
+    #[serde(default)]
+    pub(crate) awaited: Vec<Awaited>,
     pub(crate) items: Vec<FileVerdict>,
     pub(crate) pods: Vec<Origin>,
+}
+
+/// A source that has not delivered.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Awaited {
+    pub(crate) source: String,
+    pub(crate) name: String,
 }
 
 /// Where a pod came from.
@@ -30,11 +39,14 @@ pub(crate) async fn fetch(connection: &Connection) -> Result<Manifests, ClientEr
 }
 
 pub(crate) async fn run(args: ManifestsArgs, output: &mut Output) -> Result<(), ClientError> {
-    let manifests = fetch(&Connection::new(&args.connect)).await?;
+    let manifests = fetch(&Connection::new(&args.connect)?).await?;
     if let Some(format) = args.output {
         return output.data(&manifests, format);
     }
-    if !manifests.synced {
+    for awaited in &manifests.awaited {
+        output.note(&format!("{} has not delivered; this list is not complete", awaited.name));
+    }
+    if !manifests.synced && manifests.awaited.is_empty() {
         output.note("not every source has delivered yet; this list is not complete");
     }
     if manifests.items.is_empty() {

@@ -1,18 +1,21 @@
 //! `mainstay pods`.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_types::{PodExt, annotations};
+use mainstay_types::{LabelSelector, PodExt, annotations};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     age::age,
     args::{ListFormat, PodsArgs, StructuredFormat},
-    connection::Connection,
+    connection::{Connection, Stream},
     error::ClientError,
+    node,
     output::Output,
-    select::{Item, LabelSelector, Named, all_pods},
+    select::{Item, Named, all_pods, label_selector},
     status::summary,
     text::Table,
 };
@@ -25,17 +28,25 @@ struct Listing {
     format: ListFormat,
     with_headers: bool,
     table: Table,
+    /// The pods of a watch as they were last shown, by UID.
+    known: HashMap<String, Item>,
 }
+
+/// Rows of a watch come one by one: what a pod may get into keeps its column, such as `Init:CrashLoopBackOff`.
+const WATCH_ROOM: &[(&str, usize)] =
+    &[("NAME", 24), ("STATUS", 21), ("RESTARTS", 15), ("AGE", 5), ("IP", 15)];
+const WATCH: &str = "/pods?watch=true";
 
 #[derive(Deserialize)]
 struct WatchEvent {
     r#type: String,
-    object: Item,
+    object: Value,
 }
 
 pub(crate) async fn run(args: PodsArgs, output: &mut Output) -> Result<(), ClientError> {
-    let connection = Connection::new(&args.connect);
+    let connection = Connection::new(&args.connect)?;
     let mut listing = Listing::new(&args)?;
+    node::note_runtime_away(&connection, output).await;
     if args.watch {
         return listing.watch(&connection, output).await;
     }
@@ -48,7 +59,7 @@ pub(crate) async fn run(args: PodsArgs, output: &mut Output) -> Result<(), Clien
     for name in &listing.names {
         shown.push(name.find(&pods)?);
     }
-    shown.retain(|item| listing.selector.matches(&item.pod));
+    shown.retain(|item| listing.selector.matches(item.pod.metadata.labels.as_ref()));
     if let ([one], Some(format)) = (shown.as_slice(), listing.structured()) {
         return output.data(&one.whole_object(), format);
     }
@@ -68,10 +79,11 @@ impl Listing {
         Ok(Self {
             names: names.collect(),
             namespace: args.namespace.clone(),
-            selector: args.selector.as_deref().map_or(Ok(LabelSelector::default()), LabelSelector::parse)?,
+            selector: args.selector.as_deref().map(label_selector).transpose()?.unwrap_or_default(),
             format: args.output,
             with_headers: !args.no_headers,
-            table: Table::new(headers),
+            table: Table::new(headers).with_room(if args.watch { WATCH_ROOM } else { &[] }),
+            known: HashMap::new(),
         })
     }
 
@@ -86,7 +98,7 @@ impl Listing {
     fn shows(&self, item: &Item) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == item.pod.namespace_ref())
             && (self.names.is_empty() || self.names.iter().any(|name| name.matches(item)))
-            && self.selector.matches(&item.pod)
+            && self.selector.matches(item.pod.metadata.labels.as_ref())
     }
 
     fn list(&mut self, pods: &[&Item], output: &mut Output) -> Result<(), ClientError> {
@@ -111,38 +123,79 @@ impl Listing {
     }
 
     async fn watch(&mut self, connection: &Connection, output: &mut Output) -> Result<(), ClientError> {
-        let mut stream = connection.stream("/pods?watch=true").await?;
-        let mut initial = Vec::new();
-        let mut is_initial = true;
-        while let Some(WatchEvent { r#type, object }) = stream.line().await? {
-            if r#type == "BOOKMARK" {
-                if is_initial {
-                    is_initial = false;
-                    self.begin_watch(&initial, output)?;
-                }
-                continue;
-            }
-            if !self.shows(&object) {
-                continue;
-            }
-            if is_initial {
-                initial.push(object);
-            } else {
-                self.change(&object, output)?;
+        let mut stream = connection.watch(WATCH, output).await?;
+        self.begin_watch(&mut stream, true, output).await?;
+        loop {
+            let Err(error) = self.follow(&mut stream, output).await;
+            stream = connection.again(WATCH, error, output).await?;
+            match self.begin_watch(&mut stream, false, output).await {
+                Err(error) if !error.is_passing() => return Err(error),
+                // If it has gone again, the next line says so.
+                _ => {}
             }
         }
-        Err(ClientError::WatchEnded)
     }
 
-    fn begin_watch(&mut self, initial: &[Item], output: &mut Output) -> Result<(), ClientError> {
-        if self.structured().is_some() || self.format == ListFormat::Name {
-            initial.iter().try_for_each(|item| self.change(item, output))?;
-        } else {
+    /// Reads the pods that there are. After a break only those that are not as they were are shown.
+    async fn begin_watch(
+        &mut self,
+        stream: &mut Stream,
+        is_first: bool,
+        output: &mut Output,
+    ) -> Result<(), ClientError> {
+        let mut initial = Vec::new();
+        loop {
+            let WatchEvent { r#type, object } = stream.line().await?.ok_or(ClientError::WatchEnded)?;
+            if r#type == "BOOKMARK" {
+                break;
+            }
+            let pod: Item = read(object)?;
+            if self.shows(&pod) {
+                initial.push(pod);
+            }
+        }
+        if is_first && self.structured().is_none() && self.format != ListFormat::Name {
             let now = Timestamp::now();
             let rows: Vec<Vec<String>> = initial.iter().map(|item| self.row(&item.pod, now)).collect();
             output.text(&self.table.render(&rows, self.with_headers))?;
+            self.known = initial.into_iter().map(|item| (item.pod.uid_ref().to_owned(), item)).collect();
+            return output.flush();
         }
-        output.flush()
+        let mut gone = std::mem::take(&mut self.known);
+        for item in initial {
+            let before = gone.remove(item.pod.uid_ref());
+            if before.is_none_or(|before| before.value != item.value) {
+                self.change(&item, output)?;
+            }
+            self.known.insert(item.pod.uid_ref().to_owned(), item);
+        }
+        gone.values().for_each(|item| output.note(&format!("pod {} is gone", item.full_name())));
+        Ok(())
+    }
+
+    /// Shows each change until the stream ends.
+    async fn follow(
+        &mut self,
+        stream: &mut Stream,
+        output: &mut Output,
+    ) -> Result<std::convert::Infallible, ClientError> {
+        loop {
+            let WatchEvent { r#type, object } = stream.line().await?.ok_or(ClientError::WatchEnded)?;
+            if r#type == "BOOKMARK" {
+                continue;
+            }
+            let pod: Item = read(object)?;
+            if !self.shows(&pod) {
+                continue;
+            }
+            self.change(&pod, output)?;
+            let uid = pod.pod.uid_ref().to_owned();
+            if r#type == "DELETED" {
+                self.known.remove(&uid);
+            } else {
+                self.known.insert(uid, pod);
+            }
+        }
     }
 
     fn change(&mut self, item: &Item, output: &mut Output) -> Result<(), ClientError> {
@@ -179,6 +232,13 @@ impl Listing {
         }
         row
     }
+}
+
+fn read(object: Value) -> Result<Item, ClientError> {
+    // From bytes, as everything else is read: the code that reads a pod is large, and there once.
+    serde_json::to_vec(&object)
+        .and_then(|bytes| serde_json::from_slice(&bytes))
+        .map_err(|source| ClientError::Unreadable { request: WATCH.to_owned(), source })
 }
 
 /// When the pod came to be. Static pods that no API server knows have no creation time: then since when it was seen.

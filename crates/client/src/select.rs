@@ -1,9 +1,7 @@
 //! Which pods are meant: names as people write them, and labels.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_types::PodExt;
+use mainstay_types::{LabelSelector, PodExt, edit_distance};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,6 +44,28 @@ impl Item {
 
     fn is_terminating(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The pod, unless it was not let in: then nothing of it ever ran.
+    pub(crate) fn admitted(&self) -> Result<&Pod, ClientError> {
+        let Some(status) = self.pod.status.as_ref() else { return Ok(&self.pod) };
+        let lists = [
+            &status.container_statuses,
+            &status.init_container_statuses,
+            &status.ephemeral_container_statuses,
+        ];
+        let nothing = lists.into_iter().flatten().all(Vec::is_empty);
+        match &status.reason {
+            Some(reason) if nothing && status.phase.as_deref() == Some("Failed") => {
+                let (pod, reason) = (self.full_name(), reason.clone());
+                Err(ClientError::Rejected {
+                    pod,
+                    reason,
+                    message: status.message.clone().unwrap_or_default(),
+                })
+            }
+            _ => Ok(&self.pod),
+        }
     }
 
     /// The pod with the kind that a list's items lack.
@@ -121,9 +141,9 @@ impl Named {
         let near = pods.iter().filter_map(|item| {
             // What is the same in all names of a node says nothing about which of them is meant.
             let wanted: Vec<char> = without_node(&self.name, &item.pod).chars().collect();
-            let distance = distance(&wanted, &item.short_name().chars().collect::<Vec<_>>());
-            let is_part = !self.name.is_empty() && item.pod.name_ref().contains(&self.name);
             let limit = (wanted.len() / 3).clamp(1, 3);
+            let distance = edit_distance(&wanted, &item.short_name().chars().collect::<Vec<_>>(), limit);
+            let is_part = !self.name.is_empty() && item.pod.name_ref().contains(&self.name);
             (is_part || distance <= limit).then(|| (if is_part { 0 } else { distance }, item.full_name()))
         });
         let near: Vec<(usize, String)> = near.collect();
@@ -151,78 +171,14 @@ fn without_node<'a>(name: &'a str, pod: &Pod) -> &'a str {
     node.and_then(|node| name.strip_suffix(node)?.strip_suffix('-')).unwrap_or(name)
 }
 
-fn is_kind(prefix: &str) -> bool {
+pub(crate) fn is_kind(prefix: &str) -> bool {
     matches!(prefix, "pod" | "pods" | "po")
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) between two names.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before_last: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(before_last[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
-}
-
-/// A label selector of equalities.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LabelSelector {
-    requirements: Vec<Requirement>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Requirement {
-    Is(String, String),
-    IsNot(String, String),
-    Has(String),
-    HasNot(String),
-}
-
-impl LabelSelector {
-    pub(crate) fn parse(text: &str) -> Result<Self, ClientError> {
-        let requirement = |part: &str| {
-            let bad = || ClientError::Selector { selector: text.to_owned(), part: part.to_owned() };
-            let key_of = |key: &str| {
-                let key = key.trim();
-                let ok = !key.is_empty()
-                    && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'));
-                ok.then(|| key.to_owned()).ok_or_else(bad)
-            };
-            if let Some((key, value)) = part.split_once("!=") {
-                return Ok(Requirement::IsNot(key_of(key)?, value.trim().to_owned()));
-            }
-            if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-                return Ok(Requirement::Is(key_of(key)?, value.trim().to_owned()));
-            }
-            match part.trim().strip_prefix('!') {
-                Some(key) => key_of(key).map(Requirement::HasNot),
-                None => key_of(part).map(Requirement::Has),
-            }
-        };
-        let parts = text.split(',').filter(|_| !text.trim().is_empty());
-        Ok(Self { requirements: parts.map(requirement).collect::<Result<_, _>>()? })
-    }
-
-    pub(crate) fn matches(&self, pod: &Pod) -> bool {
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let labels = pod.metadata.labels.as_ref().unwrap_or(&NONE);
-        self.requirements.iter().all(|requirement| match requirement {
-            Requirement::Is(key, value) => labels.get(key) == Some(value),
-            // As in Kubernetes, a missing label is also not equal.
-            Requirement::IsNot(key, value) => labels.get(key) != Some(value),
-            Requirement::Has(key) => labels.contains_key(key),
-            Requirement::HasNot(key) => !labels.contains_key(key),
-        })
-    }
+/// Reads the value of `-l`.
+pub(crate) fn label_selector(text: &str) -> Result<LabelSelector, ClientError> {
+    LabelSelector::parse(text)
+        .map_err(|why| ClientError::Selector { selector: text.to_owned(), why: why.to_string() })
 }
 
 #[cfg(test)]
@@ -289,6 +245,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_was_not_let_in_says_so() {
+        let mut item = item("default", "web", false);
+        item.admitted().unwrap();
+        let status = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"});
+        item.pod.status = serde_json::from_value(status).unwrap();
+        assert_eq!(
+            item.admitted().unwrap_err().to_string(),
+            "pod default/web was not let in (OutOfcpu), so that nothing of it runs: Node didn't have enough resource: cpu"
+        );
+        let ran = json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0}]);
+        item.pod.status.as_mut().unwrap().container_statuses = serde_json::from_value(ran).unwrap();
+        item.admitted().unwrap();
+    }
+
+    #[test]
     fn labels() {
         let pod = item("default", "web", false).pod;
         for (selector, expected) in [
@@ -306,22 +277,14 @@ mod tests {
             ("!missing", true),
             ("!app", false),
             ("missing=", false),
+            ("app in (db, web),tier notin (b)", true),
+            ("app in (db)", false),
         ] {
-            assert_eq!(LabelSelector::parse(selector).unwrap().matches(&pod), expected, "{selector}");
+            let selected = label_selector(selector).unwrap().matches(pod.metadata.labels.as_ref());
+            assert_eq!(selected, expected, "{selector}");
         }
-        for selector in ["=x", "a=b,,c=d", "app in (a)", "!"] {
-            assert!(LabelSelector::parse(selector).is_err(), "{selector}");
+        for selector in ["=x", "a=b,,c=d", "app in a", "!"] {
+            assert!(label_selector(selector).is_err(), "{selector}");
         }
-    }
-
-    #[test]
-    fn distances() {
-        let between =
-            |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
-        assert_eq!(between("", "abc"), 3);
-        assert_eq!(between("abc", ""), 3);
-        assert_eq!(between("kitten", "sitting"), 3);
-        assert_eq!(between("web", "wbe"), 1);
-        assert_eq!(between("web", "web"), 0);
     }
 }

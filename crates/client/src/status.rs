@@ -51,6 +51,10 @@ pub(crate) fn summary(pod: &Pod) -> Summary {
         (summary.restarts, summary.last_restart) = sidecars;
         add_containers(status, &mut summary);
     }
+    // Unlike kubectl, which shows how a container ended: that the pod was made to end is what there is to know.
+    if phase == "Failed" && status.reason.as_deref() == Some("Evicted") {
+        summary.status = "Evicted".to_owned();
+    }
     if pod.metadata.deletion_timestamp.is_some() {
         if status.reason.as_deref() == Some("NodeLost") {
             summary.status = "Unknown".to_owned();

@@ -14,6 +14,15 @@ impl Table {
         Self { widths: vec![0; headers.len()], headers }
     }
 
+    /// Gives the columns of these names room for what may come later.
+    pub(crate) fn with_room(mut self, room: &[(&str, usize)]) -> Self {
+        for (header, width) in self.headers.iter().zip(&mut self.widths) {
+            let wanted = room.iter().find(|(name, _)| name == header);
+            *width = wanted.map_or(*width, |(_, room)| *room);
+        }
+        self
+    }
+
     /// The column names and all rows.
     pub(crate) fn render(&mut self, rows: &[Vec<String>], with_headers: bool) -> String {
         let headers: Vec<String> = self.headers.iter().map(|header| (*header).to_owned()).collect();

@@ -75,6 +75,29 @@ impl FlagSet {
         serde_json::from_value(Value::Object(object)).unwrap_or_default()
     }
 
+    /// Every flag with its value as the command line has it, for people to see: what the file sets is not in it, and the
+    /// values of secret headers are not shown.
+    pub fn shown(&self) -> BTreeMap<String, String> {
+        let shown = |(name, entry): (&&'static str, &&'static Entry)| {
+            let given = self.values.get(entry.path.as_str());
+            let secret = matches!(entry.definition.kind, Kind::Headers);
+            let text = match given {
+                Some(_) if secret => "CLASSIFIED".to_owned(),
+                Some(value) => text_of(value),
+                None => match (entry.definition.default, entry.definition.kind) {
+                    (Some(default), _) => default.to_owned(),
+                    (None, Kind::Bool) => "false".to_owned(),
+                    (None, Kind::Int32 | Kind::Int64 | Kind::Uint32 | Kind::Float) => "0".to_owned(),
+                    (None, Kind::Duration | Kind::DurationOrNanoseconds) => "0s".to_owned(),
+                    (None, Kind::TextList | Kind::Int32List) => "[]".to_owned(),
+                    (None, _) => String::new(),
+                },
+            };
+            ((*name).to_owned(), text)
+        };
+        catalog::flags().iter().map(shown).collect()
+    }
+
     /// The given flags that set fields of the file: option and value, by path.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static Entry, &Value)> {
         self.values
@@ -86,6 +109,18 @@ impl FlagSet {
     /// The options that were given, fields and settings.
     pub(crate) fn given(&self) -> impl Iterator<Item = &'static Entry> {
         self.values.keys().filter_map(|path| catalog::find(path))
+    }
+}
+
+/// A value as Go's flags print it.
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(text_of).collect::<Vec<_>>().join(",")),
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| format!("{key}={}", text_of(value))).collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
     }
 }
 

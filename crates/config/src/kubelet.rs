@@ -47,12 +47,12 @@ definitions! {
         }
         section "HTTP server" {
             /// Serve the HTTPS API on `address` and `port`.
-            "enableServer" enable_server: bool = "true", flag("enable-server").zero_counts();
+            "enableServer" enable_server: bool = "true", flag("enable-server").zero_counts().acted();
             /// IP address of the HTTPS and read-only ports; `0.0.0.0` or `::` for all.
             "address" address: String = "0.0.0.0",
                 flag_as("address", FlagStyle::Address).acted().check(Check::Address);
             /// Port of the HTTPS API.
-            "port" port: i32 = "10250", flag("port").check(Check::Port);
+            "port" port: i32 = "10250", flag("port").acted().check(Check::Port);
             /// Port of the read-only API, which asks nobody who they are; 0 for none.
             "readOnlyPort" read_only_port: i32, flag("read-only-port").acted().check(Check::PortOrOff)
                 .note("closed in every mode; upstream opens 10255 when it is started without --config");
@@ -64,21 +64,21 @@ definitions! {
                 flag_as("healthz-bind-address", FlagStyle::Address).acted().check(Check::Address);
             /// Serve exec, attach, port-forward, run and container logs.
             "enableDebuggingHandlers" enable_debugging_handlers: bool = "true",
-                flag("enable-debugging-handlers").zero_counts();
+                flag("enable-debugging-handlers").zero_counts().acted();
             /// Collect lock contention for the profiling endpoints.
             "enableContentionProfiling" enable_contention_profiling: bool, flag("contention-profiling");
             /// Serve `/debug/pprof/`.
-            "enableProfilingHandler" enable_profiling_handler: bool = "true", zero_counts();
+            "enableProfilingHandler" enable_profiling_handler: bool = "true", zero_counts().acted();
             /// Serve `/debug/flags/v`, which changes the log level.
-            "enableDebugFlagsHandler" enable_debug_flags_handler: bool = "true", zero_counts();
+            "enableDebugFlagsHandler" enable_debug_flags_handler: bool = "true", zero_counts().acted();
             /// Serve the node's log files under `/logs/`.
-            "enableSystemLogHandler" enable_system_log_handler: bool = "true", zero_counts();
+            "enableSystemLogHandler" enable_system_log_handler: bool = "true", zero_counts().acted();
             /// Answer log queries (`?query=`) under `/logs/`.
             "enableSystemLogQuery" enable_system_log_query: bool,
-                zero_counts().gate("NodeLogQuery").check(Check::Rule("needs enableSystemLogHandler"));
-            /// Without effect since 1.37; streaming connections end when their peers end them.
+                zero_counts().acted().gate("NodeLogQuery").check(Check::Rule("needs enableSystemLogHandler"));
+            /// How long exec, attach and port-forward may go without a byte before they are ended; 0 for no limit; upstream has dropped it in 1.37.
             "streamingConnectionIdleTimeout" streaming_connection_idle_timeout: GoDuration = "4h0m0s",
-                flag("streaming-connection-idle-timeout");
+                flag("streaming-connection-idle-timeout").acted();
             /// Show the metrics that this release hides, if it is the release before this one (`1.36`).
             "showHiddenMetricsForVersion" show_hidden_metrics_for_version: String,
                 check(Check::Rule("must be empty or \"1.36\""));
@@ -91,17 +91,17 @@ definitions! {
             /// What callers of the HTTPS API may do.
             "authorization" authorization: Authorization;
             /// Certificate of the HTTPS API in PEM, with its intermediates; self-signed in `--cert-dir` if empty.
-            "tlsCertFile" tls_cert_file: String, flag("tls-cert-file").path();
+            "tlsCertFile" tls_cert_file: String, flag("tls-cert-file").path().acted();
             /// Private key that belongs to `tlsCertFile`.
-            "tlsPrivateKeyFile" tls_private_key_file: String, flag("tls-private-key-file").path();
+            "tlsPrivateKeyFile" tls_private_key_file: String, flag("tls-private-key-file").path().acted();
             /// Cipher suites of the HTTPS API by their Go names; TLS 1.3 has its own.
-            "tlsCipherSuites" tls_cipher_suites: Vec<String>, flag("tls-cipher-suites")
+            "tlsCipherSuites" tls_cipher_suites: Vec<String>, flag("tls-cipher-suites").acted()
                 .check(Check::Rule("must be names of Go's crypto/tls cipher suites"));
             /// Key exchange groups of the HTTPS API by their TLS numbers.
             "tlsCurvePreferences" tls_curve_preferences: Vec<i32>,
-                check(Check::Rule("must be different group numbers that are known"));
+                acted().check(Check::Rule("must be different group numbers that are known"));
             /// Lowest TLS version of the HTTPS API; 1.2 if empty.
-            "tlsMinVersion" tls_min_version: String, flag("tls-min-version")
+            "tlsMinVersion" tls_min_version: String, flag("tls-min-version").acted()
                 .check(Check::OneOf(&["", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"]));
             /// Ask the API server for a new client certificate before the old one expires.
             "rotateCertificates" rotate_certificates: bool, flag("rotate-certificates");
@@ -111,36 +111,36 @@ definitions! {
         }
         section "Node and API server" {
             /// Create the Node object if it is missing.
-            "registerNode" register_node: bool = "true", flag("register-node").zero_counts();
+            "registerNode" register_node: bool = "true", flag("register-node").zero_counts().acted();
             /// Taints of the Node object when it is created.
             "registerWithTaints" register_with_taints: Vec<Taint>,
                 flag_as("register-with-taints", FlagStyle::Taints)
-                .check(Check::Rule("keys, values and effects must be valid; timeAdded must be absent"));
+                .check(Check::Rule("keys, values and effects must be valid; timeAdded must be absent")).acted();
             /// Name by which the cloud knows the machine.
-            "providerID" provider_id: String, flag("provider-id").kept();
+            "providerID" provider_id: String, flag("provider-id").kept().acted();
             /// How often the node's status is computed.
             "nodeStatusUpdateFrequency" node_status_update_frequency: GoDuration = "10s",
-                flag("node-status-update-frequency").check(Check::NotNegative);
+                flag("node-status-update-frequency").check(Check::NotNegative).acted();
             /// How often an unchanged status is sent all the same.
             "nodeStatusReportFrequency" node_status_report_frequency: GoDuration = "5m0s",
-                check(Check::NotNegative)
+                check(Check::NotNegative).acted()
                 .note("equals nodeStatusUpdateFrequency if a file sets that one and not this one");
             /// How many seconds the node's lease lasts.
             "nodeLeaseDurationSeconds" node_lease_duration_seconds: i32 = "40",
-                check(Check::Rule("must be greater than 0"));
+                check(Check::Rule("must be greater than 0")).acted();
             /// How many images the node's status lists; -1 for all.
             "nodeStatusMaxImages" node_status_max_images: i32 = "50",
-                flag("node-status-max-images").zero_counts().check(Check::AtLeast(-1));
+                flag("node-status-max-images").zero_counts().check(Check::AtLeast(-1)).acted();
             /// Events sent per second; 0 for no limit.
             "eventRecordQPS" event_record_qps: i32 = "50",
-                flag("event-qps").zero_counts().check(Check::AtLeast(0));
+                flag("event-qps").zero_counts().check(Check::AtLeast(0)).acted();
             /// Events that may be sent at once above `eventRecordQPS`.
-            "eventBurst" event_burst: i32 = "100", flag("event-burst").check(Check::AtLeast(0));
+            "eventBurst" event_burst: i32 = "100", flag("event-burst").check(Check::AtLeast(0)).acted();
             /// Requests per second to the API server.
             "kubeAPIQPS" kube_api_qps: i32 = "50",
-                flag("kube-api-qps").zero_counts().check(Check::AtLeast(0));
+                flag("kube-api-qps").zero_counts().acted().check(Check::AtLeast(0));
             /// Requests that may be made at once above `kubeAPIQPS`.
-            "kubeAPIBurst" kube_api_burst: i32 = "100", flag("kube-api-burst").check(Check::AtLeast(0));
+            "kubeAPIBurst" kube_api_burst: i32 = "100", flag("kube-api-burst").acted().check(Check::AtLeast(0));
             /// Content type of requests to the API server.
             "contentType" content_type: String = "application/vnd.kubernetes.protobuf",
                 flag("kube-api-content-type");
@@ -206,9 +206,9 @@ definitions! {
         }
         section "Pods and their environment" {
             /// Pods that may run on the node.
-            "maxPods" max_pods: i32 = "110", flag("max-pods").check(Check::AtLeast(0));
+            "maxPods" max_pods: i32 = "110", flag("max-pods").acted().check(Check::AtLeast(0));
             /// Pods that may run for each CPU; 0 for no such limit.
-            "podsPerCore" pods_per_core: i32, flag("pods-per-core").check(Check::AtLeast(0));
+            "podsPerCore" pods_per_core: i32, flag("pods-per-core").acted().check(Check::AtLeast(0));
             /// Processes that a pod may have; -1 for as many as the node allows.
             "podPidsLimit" pod_pids_limit: i64 = "-1", flag("pod-max-pids").acted().zero_counts();
             /// Address range of pods when there is no API server to give one.
@@ -226,7 +226,7 @@ definitions! {
             "hairpinMode" hairpin_mode: String = "promiscuous-bridge", flag("hairpin-mode")
                 .check(Check::OneOf(&["promiscuous-bridge", "hairpin-veth", "none"]));
             /// Sysctls beyond the safe ones that pods may ask for; a name may end in `*`.
-            "allowedUnsafeSysctls" allowed_unsafe_sysctls: Vec<String>, flag("allowed-unsafe-sysctls");
+            "allowedUnsafeSysctls" allowed_unsafe_sysctls: Vec<String>, flag("allowed-unsafe-sysctls").acted();
             /// Sysctls that every pod gets unless it sets them itself.
             "defaultPodSysctls" default_pod_sysctls: BTreeMap<String, String>,
                 gate("DefaultPodSysctls").check(Check::Rule("names must be valid, namespaced and different"));
@@ -236,10 +236,10 @@ definitions! {
             "volumePluginDir" volume_plugin_dir: String = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/",
                 flag("volume-plugin-dir").path();
             /// How often the disk usage of volumes is computed; negative for never.
-            "volumeStatsAggPeriod" volume_stats_agg_period: GoDuration = "1m0s", flag("volume-stats-agg-period");
+            "volumeStatsAggPeriod" volume_stats_agg_period: GoDuration = "1m0s", flag("volume-stats-agg-period").acted();
             /// Count and limit the disk space that pods use on the node.
             "localStorageCapacityIsolation" local_storage_capacity_isolation: bool = "true",
-                flag("local-storage-capacity-isolation").zero_counts();
+                flag("local-storage-capacity-isolation").zero_counts().acted();
         }
         section "Container logs" {
             /// Directory of the pods' log files.
@@ -270,9 +270,9 @@ definitions! {
             /// Refuse to start on cgroup v1.
             "failCgroupV1" fail_cgroup_v1: bool = "true", flag("fail-cgroupv1").kept().zero_counts().acted();
             /// Cgroup into which the agent moves itself; empty to stay.
-            "kubeletCgroups" kubelet_cgroups: String, flag("kubelet-cgroups");
+            "kubeletCgroups" kubelet_cgroups: String, flag("kubelet-cgroups").acted();
             /// Cgroup for all processes that are in none; empty to leave them.
-            "systemCgroups" system_cgroups: String, flag("system-cgroups")
+            "systemCgroups" system_cgroups: String, flag("system-cgroups").acted()
                 .check(Check::Rule("needs cgroupRoot"));
             /// Kill processes of a container one by one when memory runs out, not all together.
             "singleProcessOOMKill" single_process_oom_kill: Option<bool>,
@@ -312,28 +312,29 @@ definitions! {
                 flag("topology-manager-policy-options")
                 .check(Check::Rule("prefer-closest-numa-nodes (true or false), max-allowable-numa-nodes (8 or more)"));
             /// Percentage of a resource that is kept for guaranteed pods; only `memory`.
-            "qosReserved" qos_reserved: BTreeMap<String, String>, flag("qos-reserved").gate("QOSReserved")
+            "qosReserved" qos_reserved: BTreeMap<String, String>, flag("qos-reserved").gate("QOSReserved").acted()
                 .check(Check::Rule("memory with a percentage from 0% to 100%"));
             /// Fraction of the memory limit at which a container is slowed down; absent for no slowing down.
-            "memoryThrottlingFactor" memory_throttling_factor: Option<f64>, gate("MemoryQoS")
+            "memoryThrottlingFactor" memory_throttling_factor: Option<f64>, gate("MemoryQoS").acted()
                 .check(Check::Rule("must be greater than 0 and at most 1"));
             /// Whether the memory that pods request is protected from reclaim.
             "memoryReservationPolicy" memory_reservation_policy: String = "None",
-                gate("MemoryQoS").check(Check::OneOf(&["None", "TieredReservation"]));
+                gate("MemoryQoS").acted()
+                .check(Check::OneOf(&["None", "TieredReservation"]));
             /// Refuse to start while swap is on.
-            "failSwapOn" fail_swap_on: bool = "true", flag("fail-swap-on").zero_counts();
+            "failSwapOn" fail_swap_on: bool = "true", flag("fail-swap-on").zero_counts().acted();
             /// Whether pods may swap.
             "memorySwap" memory_swap: MemorySwap;
             /// Protection of the agent from the kernel's OOM killer, from -1000 (never) to 1000 (first).
             "oomScoreAdj" oom_score_adj: i32 = "-999",
-                flag("oom-score-adj").zero_counts().check(Check::Between(-1000, 1000));
+                flag("oom-score-adj").zero_counts().acted().check(Check::Between(-1000, 1000));
             /// Files that the agent may have open.
             "maxOpenFiles" max_open_files: i64 = "1000000", flag("max-open-files").acted().check(Check::AtLeast(0));
             /// Fail on kernel settings that differ from what is needed, instead of changing them.
-            "protectKernelDefaults" protect_kernel_defaults: bool, flag("protect-kernel-defaults");
+            "protectKernelDefaults" protect_kernel_defaults: bool, flag("protect-kernel-defaults").acted();
             /// Create the iptables chain by which other programs learn which iptables is in use.
             "makeIPTablesUtilChains" make_iptables_util_chains: bool = "true",
-                flag("make-iptables-util-chains").zero_counts();
+                flag("make-iptables-util-chains").zero_counts().acted();
             /// Without effect; kept for old files.
             "iptablesMasqueradeBit" iptables_masquerade_bit: i32 = "14", zero_counts().check(Check::Between(0, 31));
             /// Without effect; kept for old files.
@@ -341,47 +342,48 @@ definitions! {
         }
         section "Resources kept from pods" {
             /// Resources for the system: cpu, memory, ephemeral-storage, pid.
-            "systemReserved" system_reserved: BTreeMap<String, String>, flag("system-reserved")
+            "systemReserved" system_reserved: BTreeMap<String, String>, flag("system-reserved").acted()
                 .check(Check::Rule("quantities of cpu, memory, ephemeral-storage and pid, not negative"));
             /// Resources for Kubernetes' own programs: cpu, memory, ephemeral-storage, pid.
-            "kubeReserved" kube_reserved: BTreeMap<String, String>, flag("kube-reserved")
+            "kubeReserved" kube_reserved: BTreeMap<String, String>, flag("kube-reserved").acted()
                 .check(Check::Rule("quantities of cpu, memory, ephemeral-storage and pid, not negative"));
             /// CPUs for the system, as a list such as `0-1,4`; goes before the counts above.
-            "reservedSystemCPUs" reserved_system_cpus: String, flag("reserved-cpus")
+            "reservedSystemCPUs" reserved_system_cpus: String, flag("reserved-cpus").acted()
                 .check(Check::Rule("a CPU list; not together with systemReservedCgroup or kubeReservedCgroup"));
             /// Cgroup in which `systemReserved` is enforced.
-            "systemReservedCgroup" system_reserved_cgroup: String, flag("system-reserved-cgroup");
+            "systemReservedCgroup" system_reserved_cgroup: String, flag("system-reserved-cgroup").acted();
             /// Cgroup in which `kubeReserved` is enforced.
-            "kubeReservedCgroup" kube_reserved_cgroup: String, flag("kube-reserved-cgroup");
+            "kubeReservedCgroup" kube_reserved_cgroup: String, flag("kube-reserved-cgroup").acted();
             /// Which reservations are enforced by cgroups.
             "enforceNodeAllocatable" enforce_node_allocatable: Vec<String> = "[\"pods\"]",
-                flag("enforce-node-allocatable")
+                flag("enforce-node-allocatable").acted()
                 .check(Check::Rule("none, pods, system-reserved[-compressible], kube-reserved[-compressible], with their cgroups"));
         }
         section "Eviction" {
-            /// Thresholds at which pods are evicted at once, such as `memory.available: 100Mi`.
+            /// Thresholds below which the node is under pressure, such as `memory.available: 100Mi`: it says so and takes fewer pods.
+            /// Pods that run are not evicted yet.
             "evictionHard" eviction_hard: BTreeMap<String, String>,
                 flag_as("eviction-hard", FlagStyle::LessThan)
-                .check(Check::Rule("known signals with a quantity or a percentage"))
+                .check(Check::Rule("known signals with a quantity or a percentage")).acted()
                 .note("memory.available 100Mi, nodefs.available 10%, nodefs.inodesFree 5%, imagefs.available 15%, imagefs.inodesFree 5% if the --config file does not set it; empty without --config");
-            /// Thresholds at which pods are evicted after a grace period.
+            /// The same for pods that would be evicted after a grace period only; the node says so at once.
             "evictionSoft" eviction_soft: BTreeMap<String, String>,
                 flag_as("eviction-soft", FlagStyle::LessThan)
-                .check(Check::Rule("known signals, each with a grace period in evictionSoftGracePeriod"));
-            /// How long a soft threshold must be passed.
+                .check(Check::Rule("known signals, each with a grace period in evictionSoftGracePeriod")).acted();
+            /// How long a soft threshold must be passed before it counts until evictionMinimumReclaim is free.
             "evictionSoftGracePeriod" eviction_soft_grace_period: BTreeMap<String, String>,
-                flag("eviction-soft-grace-period").check(Check::Rule("known signals with a duration, not negative"));
+                flag("eviction-soft-grace-period").check(Check::Rule("known signals with a duration, not negative")).acted();
             /// How long pressure is reported after it has ended.
             "evictionPressureTransitionPeriod" eviction_pressure_transition_period: GoDuration = "5m0s",
-                flag("eviction-pressure-transition-period");
+                flag("eviction-pressure-transition-period").acted();
             /// The longest grace period in seconds of pods evicted by a soft threshold; negative for the pod's own.
             "evictionMaxPodGracePeriod" eviction_max_pod_grace_period: i32, flag("eviction-max-pod-grace-period");
-            /// How much more than needed is freed.
+            /// How much more than the threshold must be free for the pressure to be over.
             "evictionMinimumReclaim" eviction_minimum_reclaim: BTreeMap<String, String>,
                 flag("eviction-minimum-reclaim")
-                .check(Check::Rule("known signals with a quantity or a percentage, not negative"));
+                .check(Check::Rule("known signals with a quantity or a percentage, not negative")).acted();
             /// Keep the default hard thresholds that `evictionHard` does not name.
-            "mergeDefaultEvictionSettings" merge_default_eviction_settings: bool, zero_counts();
+            "mergeDefaultEvictionSettings" merge_default_eviction_settings: bool, zero_counts().acted();
             /// Learn of low memory from the kernel instead of by polling.
             "kernelMemcgNotification" kernel_memcg_notification: bool, flag("kernel-memcg-notification");
         }

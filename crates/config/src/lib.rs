@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+mod credential_providers;
 mod decode;
 mod definition;
 mod document;
@@ -36,6 +37,7 @@ mod settings;
 mod validate;
 
 pub use catalog::{Entry, fields, not_yet, settings};
+pub use credential_providers::{CredentialProvider, ProviderError, credential_providers};
 pub use definition::{Check, Definition, Flag, FlagStyle, Kind, Section};
 pub use duration::{DurationError, GoDuration};
 pub use explain::{UnknownOption, explain, markdown, not_yet_text};

@@ -1,6 +1,6 @@
 //! From flags and files to one configuration: defaults, then `--config`, then drop-ins, then flags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -44,10 +44,16 @@ pub struct Loaded {
     pub settings: Settings,
     /// The feature gates.
     pub gates: FeatureGates,
-    /// What the operator should know, a sentence each: deprecated flags, graduated gates, differences from upstream.
+    /// What the operator should know of the configuration, a sentence each: graduated gates, paths, files that are not read.
     pub notices: Vec<String>,
+    /// The same of a start by upstream's flags: deprecated ones, and defaults that are closed here.
+    pub flag_notices: Vec<String>,
     /// The options that were set and are not acted upon yet.
     pub not_yet: Vec<NotYet>,
+    /// The fields that a file or a flag sets, whatever to: the rest are defaults.
+    pub set: BTreeSet<String>,
+    /// Every flag with its value as the command line has it.
+    pub flags: BTreeMap<String, String>,
 }
 
 /// An option that was set and is not acted upon yet.
@@ -92,6 +98,7 @@ struct Layers {
     set_by: BTreeMap<String, String>,
     problems: Vec<Problem>,
     notices: Vec<String>,
+    flag_notices: Vec<String>,
 }
 
 pub(crate) fn assemble(
@@ -152,7 +159,9 @@ pub(crate) fn assemble(
         layers.closed_notices();
     }
     let not_yet = layers.not_yet(flags, &from_files);
-    Ok(Loaded { config, settings, gates, notices: layers.notices, not_yet })
+    let set = layers.set_by.into_keys().collect();
+    let (notices, flag_notices, flags) = (layers.notices, layers.flag_notices, flags.shown());
+    Ok(Loaded { config, settings, gates, notices, flag_notices, not_yet, set, flags })
 }
 
 impl Layers {
@@ -160,7 +169,8 @@ impl Layers {
         let (Decoded { mut values, set, reset }, problems) = decode::decode(&file.name, &file.text);
         self.problems.extend(problems);
         if is_main {
-            resolve_paths(&mut values, &file.directory);
+            let notices = resolve_paths(&mut values, &file.directory);
+            self.notices.extend(notices);
         }
         layers::merge(&mut self.values, values);
         for path in reset {
@@ -206,7 +216,7 @@ impl Layers {
         }
         for entry in flags.given() {
             let Some(flag) = entry.definition.flag.filter(|flag| flag.deprecated) else { continue };
-            self.notices.push(if entry.is_setting() {
+            self.flag_notices.push(if entry.is_setting() {
                 format!("--{} is deprecated and will be removed by upstream", flag.name)
             } else {
                 format!("--{} is deprecated; set {} in the --config file", flag.name, entry.path)
@@ -253,7 +263,7 @@ impl Layers {
                 _ => "0",
             });
             let flag = entry.definition.flag.map(|flag| flag.name).unwrap_or_default();
-            self.notices.push(format!(
+            self.flag_notices.push(format!(
                 "{path} is {ours}: without --config upstream's kubelet would use {upstream}; set --{flag}={upstream} if you want that"
             ));
         }
@@ -280,15 +290,22 @@ impl Layers {
     }
 }
 
-/// Makes the file paths of the `--config` file absolute: they are relative to it, not to where the agent was started.
-fn resolve_paths(values: &mut Map<String, Value>, directory: &Path) {
+/// Makes the file paths of the `--config` file absolute: they are relative to it, not to where the agent was started. Which
+/// were not, in a sentence each.
+fn resolve_paths(values: &mut Map<String, Value>, directory: &Path) -> Vec<String> {
+    let mut notices = Vec::new();
     for entry in catalog::fields().iter().filter(|entry| entry.definition.is_path) {
         let Some(Value::String(path)) = layers::get(values, &entry.path) else { continue };
         if !path.is_empty() && !path.starts_with('/') {
             let absolute = clean(&directory.join(path).to_string_lossy());
+            notices.push(format!(
+                "{} is relative: {path:?} is taken from the directory of its file, {absolute}",
+                entry.path
+            ));
             layers::set(values, &entry.path, absolute.into());
         }
     }
+    notices
 }
 
 /// The shortest form of a path by its text alone, as Go's `filepath.Clean`.

@@ -19,12 +19,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem without a source; [`Problem::at`] names it.
-    pub(crate) fn new(
-        path: impl Into<String>,
-        message: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
+    /// A problem of an option, with what to do about it.
+    pub fn new(path: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { source_name: String::new(), path: path.into(), message: message.into(), remedy: remedy.into() }
     }
 

@@ -1,10 +1,13 @@
 //! The calls.
 
+mod streaming;
+
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1 as cri;
 use k8s_cri::v1::{image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient};
+use prost::{Message as _, bytes::Bytes};
 use tokio::net::UnixStream;
 use tonic::{
     Code, Response, Status, Streaming,
@@ -12,10 +15,18 @@ use tonic::{
 };
 use tracing::{Level, debug};
 
-use crate::{CallStats, CriError, Endpoint, EndpointError};
+use crate::{
+    CallStats, ContainerExtras, ContainerStatus, CriError, Endpoint, EndpointError, Lists, container_status,
+    create, raw,
+};
+
+pub use streaming::{CommandOutput, StreamsWanted};
 
 /// Largest message taken from the runtime, as upstream.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Largest answer about a command with a time limit, that is, a probe's. Many of them run at once, and a message is in
+/// memory as a whole before anything of it can be dropped; 10 KiB of it are of interest.
+const MAX_EXEC_BYTES: usize = 1 << 20;
 /// A pull has no deadline upstream. Ours is one that no working pull reaches, so that nothing hangs for ever.
 const PULL_DEADLINE: Duration = Duration::from_hours(2);
 /// A command in a container without a limit of its own (a hook): the grace period cuts it long before.
@@ -24,6 +35,7 @@ const EXEC_DEADLINE: Duration = Duration::from_hours(2);
 /// A CRI client. Cheap to clone; clones share one connection and one set of counters.
 #[derive(Clone, Debug)]
 pub struct Cri {
+    channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     runtime_path: Arc<PathBuf>,
@@ -62,6 +74,7 @@ impl Cri {
             None => (runtime_channel.clone(), runtime.path().to_owned()),
         };
         Ok(Self {
+            channel: runtime_channel.clone(),
             runtime: RuntimeServiceClient::new(runtime_channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
             images: ImageServiceClient::new(image_channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
             runtime_path: Arc::new(runtime.path().to_owned()),
@@ -73,7 +86,7 @@ impl Cri {
 
     /// The counters of all calls.
     #[must_use]
-    pub fn stats(&self) -> &CallStats {
+    pub fn stats(&self) -> &Arc<CallStats> {
         &self.stats
     }
 
@@ -106,6 +119,17 @@ impl Cri {
             }
         }
         result
+    }
+
+    /// A call whose messages the bindings do not know in full.
+    async fn raw(&self, call: &'static str, path: &'static str, request: Vec<u8>) -> Result<Bytes, CriError> {
+        let work = raw::call(self.channel.clone(), path, request, MAX_MESSAGE_BYTES);
+        self.named(call, self.timeout, &self.runtime_path, work).await
+    }
+
+    /// The runtime answered with something else than it was asked for.
+    fn unreadable(&self, call: &'static str, status: &Status) -> CriError {
+        CriError::from_status(call, &self.runtime_path, self.timeout, status)
     }
 
     /// Name and version of the runtime.
@@ -161,6 +185,30 @@ impl Cri {
             .map(|response| response.containers)
     }
 
+    /// All sandboxes and containers, not decoded yet.
+    ///
+    /// # Errors
+    /// [`CriError`] of either call.
+    pub async fn lists(&self) -> Result<Lists, CriError> {
+        let list = |call: &'static str, path: &'static str| {
+            // Unfiltered: every field of the request has its default, so it is empty.
+            self.raw(call, path, Vec::new())
+        };
+        let (sandboxes, containers) = tokio::try_join!(
+            list("list_podsandbox", "/runtime.v1.RuntimeService/ListPodSandbox"),
+            list("list_containers", "/runtime.v1.RuntimeService/ListContainers"),
+        )?;
+        Ok(Lists { sandboxes, containers })
+    }
+
+    /// Decodes what [`Self::lists`] gave.
+    ///
+    /// # Errors
+    /// [`CriError`] if the runtime wrote something else than lists.
+    pub fn decode(&self, lists: Lists) -> Result<(Vec<cri::PodSandbox>, Vec<cri::Container>), CriError> {
+        lists.decode().map_err(|status| self.unreadable("list_containers", &status))
+    }
+
     /// One sandbox in full.
     pub async fn sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatusResponse, CriError> {
         let mut client = self.runtime.clone();
@@ -169,12 +217,44 @@ impl Cri {
             .await
     }
 
-    /// One container in full.
-    pub async fn container_status(&self, id: &str) -> Result<cri::ContainerStatusResponse, CriError> {
+    /// What the runtime tells of a sandbox beyond the protocol, each in words of its own. Dear to make: ask seldom.
+    pub async fn sandbox_info(
+        &self,
+        id: &str,
+    ) -> Result<std::collections::HashMap<String, String>, CriError> {
         let mut client = self.runtime.clone();
-        let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        self.named("container_status", self.timeout, &self.runtime_path, client.container_status(request))
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
+        let work = client.pod_sandbox_status(request);
+        self.named("podsandbox_status", self.timeout, &self.runtime_path, work)
             .await
+            .map(|response| response.info)
+    }
+
+    /// One container in full.
+    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
+        const CALL: &str = "container_status";
+        let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let path = "/runtime.v1.RuntimeService/ContainerStatus";
+        let answer = self.raw(CALL, path, request.encode_to_vec()).await?;
+        container_status::decode(answer).map_err(|status| self.unreadable(CALL, &status))
+    }
+
+    /// What one container uses. `None` when the runtime has no word on it.
+    pub async fn container_stats(&self, id: &str) -> Result<Option<cri::ContainerStats>, CriError> {
+        let mut client = self.runtime.clone();
+        let work = client.container_stats(cri::ContainerStatsRequest { container_id: id.to_owned() });
+        self.named("container_stats", self.timeout, &self.runtime_path, work)
+            .await
+            .map(|response| response.stats)
+    }
+
+    /// What all containers use.
+    pub async fn list_container_stats(&self) -> Result<Vec<cri::ContainerStats>, CriError> {
+        let mut client = self.runtime.clone();
+        let work = client.list_container_stats(cri::ListContainerStatsRequest { filter: None });
+        self.named("list_container_stats", self.timeout, &self.runtime_path, work)
+            .await
+            .map(|response| response.stats)
     }
 
     /// Makes and starts a sandbox; its ID. Twice the usual deadline, as upstream.
@@ -203,6 +283,30 @@ impl Cri {
         let mut client = self.runtime.clone();
         let work = client.remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() });
         gone_is_fine(self.named("remove_podsandbox", self.timeout, &self.runtime_path, work).await.map(drop))
+    }
+
+    /// Makes a container with more than the bindings know; its ID.
+    pub async fn create_container_with(
+        &self,
+        sandbox: &str,
+        config: cri::ContainerConfig,
+        sandbox_config: cri::PodSandboxConfig,
+        extras: ContainerExtras,
+    ) -> Result<String, CriError> {
+        if extras.is_empty() {
+            return Box::pin(self.create_container(sandbox, config, sandbox_config)).await;
+        }
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: sandbox.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        const CALL: &str = "create_container";
+        let path = "/runtime.v1.RuntimeService/CreateContainer";
+        let answer = self.raw(CALL, path, create::encode(&request, extras)).await?;
+        let response: cri::CreateContainerResponse =
+            raw::decode(answer).map_err(|status| self.unreadable(CALL, &status))?;
+        Ok(response.container_id)
     }
 
     /// Makes a container; its ID.
@@ -251,13 +355,18 @@ impl Cri {
     }
 
     /// Runs a command in a container and waits for it. No limit of its own when `limit` is `None`.
+    ///
+    /// # Errors
+    /// Also [`CriError::TooMuchOutput`], when a command that has a limit writes more than 1 MiB: how it ended is then not
+    /// known.
     pub async fn exec_sync(
         &self,
         id: &str,
         command: Vec<String>,
         limit: Option<Duration>,
     ) -> Result<ExecOutcome, CriError> {
-        let mut client = self.runtime.clone();
+        let max_bytes = if limit.is_some() { MAX_EXEC_BYTES } else { MAX_MESSAGE_BYTES };
+        let mut client = self.runtime.clone().max_decoding_message_size(max_bytes);
         let timeout = limit.map_or(0, |limit| i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX));
         let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout };
         let deadline = limit.map_or(EXEC_DEADLINE, |limit| self.timeout.saturating_add(limit));
@@ -273,6 +382,10 @@ impl Cri {
                 if limit.is_some() && message.contains("timeout") && message.contains("exceeded") =>
             {
                 Ok(ExecOutcome::TimedOut)
+            }
+            // gRPC's word for a message over the limit; the runtime has no use for it here.
+            Err(CriError::Refused { call, code: Code::OutOfRange, .. }) => {
+                Err(CriError::TooMuchOutput { call, max_bytes })
             }
             Err(error) => Err(error),
         }

@@ -47,6 +47,16 @@ pub enum CriError {
         /// The runtime's words.
         message: String,
     },
+    /// A command in a container wrote more than is read.
+    #[error(
+        "{call}: the command wrote more than {max_bytes} bytes, so its result was not read; let it write less"
+    )]
+    TooMuchOutput {
+        /// The call.
+        call: &'static str,
+        /// The most that is read.
+        max_bytes: usize,
+    },
 }
 
 impl CriError {
@@ -58,10 +68,13 @@ impl CriError {
     ) -> Self {
         match status.code() {
             // A broken or refused connection has the transport's error behind it; the runtime's own Unavailable does not.
-            Code::Unavailable | Code::Unknown if std::error::Error::source(status).is_some() => {
+            // One that closes under a call cancels it: nothing took too long.
+            Code::Unavailable | Code::Unknown | Code::Cancelled
+                if std::error::Error::source(status).is_some() =>
+            {
                 Self::Unreachable { call, path: path.to_owned() }
             }
-            Code::DeadlineExceeded | Code::Cancelled => Self::Timeout { call, after },
+            Code::DeadlineExceeded => Self::Timeout { call, after },
             code => Self::Refused { call, code, message: status.message().to_owned() },
         }
     }
@@ -70,7 +83,10 @@ impl CriError {
     #[must_use]
     pub fn call(&self) -> &'static str {
         match self {
-            Self::Unreachable { call, .. } | Self::Timeout { call, .. } | Self::Refused { call, .. } => call,
+            Self::Unreachable { call, .. }
+            | Self::Timeout { call, .. }
+            | Self::Refused { call, .. }
+            | Self::TooMuchOutput { call, .. } => call,
         }
     }
 
@@ -78,6 +94,12 @@ impl CriError {
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: Code::NotFound, .. })
+    }
+
+    /// The runtime has too much to do already.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        matches!(self, Self::Refused { code: Code::ResourceExhausted, .. })
     }
 
     /// The runtime does not have this call.
@@ -89,6 +111,36 @@ impl CriError {
     /// Trying again later may help without anybody changing anything.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
+        match self {
+            Self::Unreachable { .. } | Self::Timeout { .. } => true,
+            // containerd's word until it has found again what it ran.
+            Self::Refused { code, .. } => *code == Code::Unavailable,
+            Self::TooMuchOutput { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_closes_under_a_call_has_not_taken_too_long() {
+        let of = |status: Status| {
+            CriError::from_status("exec_sync", "/run/x.sock".as_ref(), Duration::from_secs(1), &status)
+        };
+        let broken = |code| {
+            let mut status = Status::new(code, "closed");
+            status.set_source(std::sync::Arc::new(std::io::Error::other("closed")));
+            of(status)
+        };
+        for code in [Code::Unavailable, Code::Unknown, Code::Cancelled] {
+            assert!(matches!(broken(code), CriError::Unreachable { .. }), "{code:?}");
+        }
+        assert!(matches!(of(Status::cancelled("by the runtime")), CriError::Refused { .. }));
+        assert!(matches!(of(Status::deadline_exceeded("late")), CriError::Timeout { .. }));
+        let early = of(Status::unavailable("server is not initialized yet"));
+        assert!(early.is_transient() && !early.is_unimplemented());
+        assert!(!of(Status::not_found("no")).is_transient());
     }
 }

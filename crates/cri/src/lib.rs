@@ -9,11 +9,18 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod container_status;
+mod create;
 mod endpoint;
 mod error;
+mod lists;
+mod raw;
 mod stats;
 
-pub use client::{Cri, ExecOutcome};
+pub use client::{CommandOutput, Cri, ExecOutcome, StreamsWanted};
+pub use container_status::ContainerStatus;
+pub use create::ContainerExtras;
 pub use endpoint::Endpoint;
 pub use error::{CriError, EndpointError};
-pub use stats::{CallCount, CallStats};
+pub use lists::Lists;
+pub use stats::{CALL_BUCKETS, CallCount, CallStats, call_bucket_bounds};

@@ -8,9 +8,11 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mainstay_lifecycle::storage_wish;
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_types::{
-    DesiredState, Event, EventKind, EventSink, EventTarget, ObservedState, PodSource, PodUid, TerminationWish,
+    ApiPods, AwaitedSource, DesiredState, Event, EventKind, EventSink, EventTarget, FileVerdict,
+    ObservedState, PodSource, PodUid, StorageUsage, TerminationWish,
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -19,12 +21,14 @@ use tokio::{
 };
 
 use crate::{
+    api::ApiSource,
     book::{Book, Consequences, Delivered, News},
     config::{SourcesConfig, SourcesError},
     files::{FileScanner, Hints, Scan},
     inotify::{PathWatch, Told},
     records::{RecordChange, Records, keep_records},
     url::{self, UrlAnswer},
+    verdicts::VerdictFile,
 };
 
 /// Changes that come together are looked at together.
@@ -33,6 +37,8 @@ const DEBOUNCE: Duration = Duration::from_millis(2);
 const WRITING: Duration = Duration::from_millis(200);
 /// The first delivery waits at most this long for files that are being written.
 const FIRST_DELIVERY: Duration = Duration::from_secs(2);
+/// A source that has not delivered is not waited for longer: a URL is given ten seconds to answer, and a bit.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// A look at the path that takes this long is worth a warning: a network file system that hangs.
 const SLOW_SCAN: Duration = Duration::from_secs(30);
 /// Changes of the path that may wait; more make one look at everything.
@@ -50,6 +56,15 @@ pub struct Wish {
     pub wish: TerminationWish,
 }
 
+/// What is seen of the node, as far as it bears on what should run.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// The runtime: a running pod may have to keep its UID.
+    pub observed: watch::Receiver<Arc<ObservedState>>,
+    /// What pods wrote to disk: who is over a limit of his own is wished away.
+    pub usage: watch::Receiver<Arc<StorageUsage>>,
+}
+
 /// The ends of the running sources.
 #[derive(Debug)]
 pub struct Sources {
@@ -57,12 +72,14 @@ pub struct Sources {
     pub desired: watch::Receiver<Arc<DesiredState>>,
     /// Where wishes go in. Wishes about unknown pods are dropped.
     pub wishes: mpsc::Sender<Wish>,
+    /// What the API server has of this node's pods; nothing, ever, without one.
+    pub api_pods: watch::Receiver<ApiPods>,
 }
 
 impl Sources {
     /// Starts reading the configured sources.
     ///
-    /// Verdicts are published as soon as files are read; pods only after `observed` has shown a complete list of the
+    /// Verdicts are published as soon as files are read; pods only after the evidence has shown a complete list of the
     /// runtime, because a running pod may have to keep its UID.
     ///
     /// # Errors
@@ -74,12 +91,28 @@ impl Sources {
         config: SourcesConfig,
         tasks: &TaskGroup,
         events: EventSink,
-        observed: watch::Receiver<Arc<ObservedState>>,
+        evidence: Evidence,
     ) -> Result<Self, SourcesError> {
         if let Some(source) = &config.static_pod_url {
             url::check(source)?;
         }
         let records = Arc::new(Records::open(&config.root_dir).map_err(SourcesError::State)?);
+        let (verdicts, earlier, problem) =
+            VerdictFile::open(&config.root_dir, tasks).map_err(SourcesError::State)?;
+        let (api, api_pods, api_problems) = match &config.api_server {
+            Some(client) => {
+                let (api, pods, problems) = ApiSource::start(
+                    client.clone(),
+                    &config.node_name,
+                    (&config.root_dir, config.object_key.clone()),
+                    &events,
+                    tasks,
+                )
+                .map_err(SourcesError::State)?;
+                (Some(api), pods, problems)
+            }
+            None => (None, watch::channel(ApiPods::default()).1, Vec::new()),
+        };
         let config = Arc::new(config);
         let (desired_sender, desired) = watch::channel(Arc::new(DesiredState::default()));
         let (wish_sender, wishes) = mpsc::channel(WISHES_BOUND);
@@ -94,16 +127,20 @@ impl Sources {
         let loading = Loading {
             config,
             stored: records,
+            verdicts,
+            earlier,
+            problems: problem.into_iter().chain(api_problems).collect(),
+            api,
             shutdown: tasks.shutdown(),
             events,
-            observed,
+            evidence,
             desired: desired_sender,
             records: record_sender,
             answers,
             wishes,
         };
         tasks.spawn_critical("sources", loading.run());
-        Ok(Self { desired, wishes: wish_sender })
+        Ok(Self { desired, wishes: wish_sender, api_pods })
     }
 }
 
@@ -111,9 +148,14 @@ impl Sources {
 struct Loading {
     config: Arc<SourcesConfig>,
     stored: Arc<Records>,
+    verdicts: VerdictFile,
+    /// The verdicts of an earlier life, and what was wrong with them.
+    earlier: Vec<FileVerdict>,
+    problems: Vec<String>,
+    api: Option<ApiSource>,
     shutdown: Shutdown,
     events: EventSink,
-    observed: watch::Receiver<Arc<ObservedState>>,
+    evidence: Evidence,
     desired: watch::Sender<Arc<DesiredState>>,
     records: mpsc::Sender<Vec<RecordChange>>,
     answers: mpsc::Receiver<UrlAnswer>,
@@ -122,11 +164,12 @@ struct Loading {
 
 impl Loading {
     async fn run(self) {
-        let Self { config, stored, shutdown, events, observed, desired, records, answers, wishes } = self;
-        let node_name = Arc::clone(&config.node_name);
+        let Self { config, stored, verdicts, earlier, problems, api, shutdown, events, evidence, .. } = self;
+        let Self { desired, records, answers, wishes, .. } = self;
+        let (node_name, takes_over) = (Arc::clone(&config.node_name), config.takes_over);
         let load = {
             let config = Arc::clone(&config);
-            tokio::task::spawn_blocking(move || stored.load(&config.node_name, config.api_server))
+            tokio::task::spawn_blocking(move || stored.load(&config))
         };
         let (held, set_aside) = match load.await {
             Ok(loaded) => loaded,
@@ -135,27 +178,43 @@ impl Loading {
                 (BTreeMap::new(), Vec::new())
             }
         };
-        for message in set_aside {
+        for message in set_aside.into_iter().chain(problems) {
             tracing::warn!("{message}");
-            let (target, kind, reason) = (EventTarget::Node, EventKind::Warning, "StateFileSetAside");
+            let (target, kind, reason) = (EventTarget::Node, EventKind::Warning, "StateFileSetAside".into());
             events.send(Event { target, kind, reason, message, time: Timestamp::now() });
         }
         let files = config.static_pod_path.as_deref().map(|path| Files::new(path, &config));
-        let actor = Actor {
-            delivered: Delivered { file: files.is_none(), http: config.static_pod_url.is_none() },
-            looked: files.is_none(),
-            book: Book::new(node_name, held),
-            config,
-            events,
-            desired,
-            records,
+        let names = source_names(&config);
+        let mut book = Book::new(node_name, held, names).with_earlier_verdicts(earlier);
+        book.takes_over(takes_over);
+        let mut delivered = Delivered {
+            file: files.is_none(),
+            http: config.static_pod_url.is_none(),
+            ..Delivered::default()
         };
-        actor.run(files, answers, wishes, observed, shutdown).await;
+        match &api {
+            None => delivered.api = true,
+            Some(api) => {
+                delivered.api_earlier = api.remembered();
+                book.take_api(api.wanted(|_| false));
+            }
+        }
+        if let Some(source) = &config.static_pod_url
+            && book.remembers(PodSource::Http, &source.url)
+        {
+            // Its last word is on disk, and stands until it says another.
+            book.await_reading(PodSource::Http, &source.url);
+            delivered.http = true;
+        }
+        let looked = files.is_none();
+        let actor = Actor { delivered, looked, book, config, api, events, desired, records, verdicts };
+        actor.run(files, answers, wishes, evidence, shutdown).await;
     }
 }
 
 struct Actor {
     config: Arc<SourcesConfig>,
+    api: Option<ApiSource>,
     book: Book,
     delivered: Delivered,
     /// The files have been looked at, with whatever success, and none of them was half-written.
@@ -163,6 +222,7 @@ struct Actor {
     events: EventSink,
     desired: watch::Sender<Arc<DesiredState>>,
     records: mpsc::Sender<Vec<RecordChange>>,
+    verdicts: VerdictFile,
 }
 
 /// The file source.
@@ -189,8 +249,11 @@ enum Happened {
     Slow,
     Looked(Result<(FileScanner, PathWatch, Scan), tokio::task::JoinError>),
     Observed(bool),
+    Measured(bool),
+    OutOfPatience,
     Answered(Option<UrlAnswer>),
     Wished(Option<Wish>),
+    ApiNews,
     Shutdown,
 }
 
@@ -200,15 +263,19 @@ impl Actor {
         mut files: Option<Files>,
         mut answers: mpsc::Receiver<UrlAnswer>,
         mut wishes: mpsc::Receiver<Wish>,
-        mut observed: watch::Receiver<Arc<ObservedState>>,
+        evidence: Evidence,
         shutdown: Shutdown,
     ) {
-        let (mut may_answer, mut may_wish, mut may_observe) =
-            (self.config.static_pod_url.is_some(), true, true);
+        let Evidence { mut observed, mut usage } = evidence;
+        let (mut may_answer, mut may_wish, mut may_observe, mut may_measure) =
+            (self.config.static_pod_url.is_some(), true, true, true);
+        let patience = Instant::now() + PATIENCE;
+        let mut api_again = None;
         // Says at once that there is nothing, where nothing is configured.
         self.settle(&observed).await;
         loop {
             let waiting = may_observe && !self.book.begun();
+            let impatient = !self.delivered.waited && !self.delivered.all();
             // Every branch is cancel safe: the channels' `recv` and `changed` are, the look goes on in its own thread and
             // its handle stays where it is, and `happened` below only awaits such things.
             let happened = tokio::select! {
@@ -216,8 +283,12 @@ impl Actor {
                 () = shutdown.signalled() => Happened::Shutdown,
                 happened = Files::happened(files.as_mut()) => happened,
                 changed = observed.changed(), if waiting => Happened::Observed(changed.is_ok()),
+                changed = usage.changed(), if may_measure => Happened::Measured(changed.is_ok()),
                 answer = answers.recv(), if may_answer => Happened::Answered(answer),
                 wish = wishes.recv(), if may_wish => Happened::Wished(wish),
+                () = api_news(self.api.as_ref()) => Happened::ApiNews,
+                () = sleep_until(api_again.unwrap_or(patience)), if api_again.is_some() => Happened::ApiNews,
+                () = sleep_until(patience), if impatient => Happened::OutOfPatience,
             };
             match happened {
                 Happened::Shutdown => return,
@@ -251,6 +322,17 @@ impl Actor {
                     return;
                 }
                 Happened::Observed(open) => may_observe = open,
+                Happened::OutOfPatience => {
+                    self.delivered.waited = true;
+                    self.looked = true;
+                }
+                Happened::Measured(open) => {
+                    may_measure = open;
+                    let usage = usage.borrow_and_update().clone();
+                    if !self.hold_to_limits(&usage) {
+                        continue;
+                    }
+                }
                 Happened::Answered(Some(UrlAnswer { reading, delivered })) => {
                     self.delivered.http |= delivered;
                     if let Some(source) = &self.config.static_pod_url {
@@ -267,6 +349,15 @@ impl Actor {
                         continue;
                     }
                 }
+                Happened::ApiNews => {
+                    if let Some(api) = &self.api {
+                        let wanted = api.wanted(|uid| self.book.pod(uid).is_some());
+                        // One that is held back may run already, if mainstay was killed before it was kept.
+                        self.delivered.api |= wanted.whole;
+                        api_again = wanted.again;
+                        self.book.take_api(wanted);
+                    }
+                }
                 Happened::Wished(None) => {
                     may_wish = false;
                     continue;
@@ -274,6 +365,40 @@ impl Actor {
             }
             self.settle(&observed).await;
         }
+    }
+
+    /// The node goes on without sources that did not deliver: that is for somebody to look at.
+    fn tell_awaited(&self, state: &DesiredState) {
+        // What the API server said in an earlier life holds until it says another: nobody waited for it.
+        let waited = |awaited: &&AwaitedSource| awaited.source != PodSource::Api || self.delivered.waited;
+        for awaited in state.awaited.iter().filter(waited) {
+            let message = format!(
+                "{} has not delivered within {} s; the node goes on without its pods, and removes nothing that may \
+                 be its own until it does; make it answer, or take it out of the configuration",
+                awaited.name,
+                PATIENCE.as_secs()
+            );
+            tracing::warn!("{message}");
+            let (target, kind, reason) = (EventTarget::Node, EventKind::Warning, "SourceNotDelivered".into());
+            self.events.send(Event { target, kind, reason, message, time: Timestamp::now() });
+        }
+    }
+
+    /// Wishes away the pods that wrote more than they may. Whether there is one that was not wished away before.
+    fn hold_to_limits(&mut self, usage: &StorageUsage) -> bool {
+        let mut any = false;
+        for (uid, storage) in &usage.pods {
+            // What was measured may be an earlier life of the same UID, and one that is told to go need not be told again.
+            let current = self
+                .book
+                .pod(uid)
+                .is_some_and(|pod| Arc::ptr_eq(&pod.pod, &storage.pod) && pod.terminate.is_none());
+            if current && let Some(wish) = storage_wish(storage) {
+                tracing::warn!(pod.uid = %uid, why = wish.message.trim_end(), "the pod is over a storage limit: it must end");
+                any |= self.book.wish(uid.clone(), wish);
+            }
+        }
+        any
     }
 
     fn take_scan(&mut self, files: &mut Files, scanner: FileScanner, watch: PathWatch, scan: Scan) {
@@ -337,6 +462,17 @@ impl Actor {
             self.events.send(event);
         }
         if let Some(state) = state {
+            let (was_synced, before) = {
+                let before = self.desired.borrow();
+                (before.synced, Arc::clone(&before.verdicts))
+            };
+            if state.synced && !was_synced {
+                self.tell_awaited(&state);
+            }
+            // Half of them would make the others look new after the next start.
+            if state.synced && !(was_synced && Arc::ptr_eq(&state.verdicts, &before)) {
+                self.verdicts.keep(&state.verdicts);
+            }
             self.desired.send_replace(state);
         }
         for line in news {
@@ -353,8 +489,7 @@ impl Files {
         let (sender, told) = mpsc::channel(TOLD_BOUND);
         let missed = Arc::new(Notify::new());
         let watch = PathWatch::new(path, sender, Arc::clone(&missed));
-        let node_name = Arc::clone(&config.node_name);
-        let scanner = FileScanner::new(path.to_owned(), config.any_extension, node_name, config.api_server);
+        let scanner = FileScanner::new(path.to_owned(), config);
         let now = Instant::now();
         Self {
             eyes: Some((scanner, watch)),
@@ -430,6 +565,31 @@ impl Files {
             let scan = scanner.scan(&hints);
             (scanner, watch, scan)
         }));
+    }
+}
+
+/// How people know the configured sources.
+fn source_names(config: &SourcesConfig) -> Vec<AwaitedSource> {
+    let path = config.static_pod_path.as_ref().map(|path| AwaitedSource {
+        source: PodSource::File,
+        name: format!("staticPodPath {}", path.display()),
+    });
+    let url = config.static_pod_url.as_ref().map(|source| AwaitedSource {
+        source: PodSource::Http,
+        name: format!("staticPodURL {}", source.url),
+    });
+    let api = config.api_server.as_ref().map(|client| AwaitedSource {
+        source: PodSource::Api,
+        name: format!("the API server {}", client.server()),
+    });
+    path.into_iter().chain(url).chain(api).collect()
+}
+
+/// News of the API server; never, without one. Cancel safe.
+async fn api_news(api: Option<&ApiSource>) {
+    match api {
+        Some(api) => api.news().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -14,11 +14,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use mainstay_podspec::Identity;
 use mainstay_types::{
-    DesiredPod, DesiredState, Event, FileVerdict, FullName, Objects, ObservedState, PodExt as _, PodSource,
-    PodUid, Ruling, TerminationWish,
+    AwaitedSource, DesiredPod, DesiredState, Event, FileVerdict, FullName, Objects, ObservedState,
+    PodExt as _, PodSource, PodUid, Ruling, TerminationWish,
 };
 
 use crate::{
+    api::Wanted,
     entry::{Entry, EntryState},
     records::RecordChange,
 };
@@ -71,14 +72,21 @@ pub(crate) enum HeldObject {
 
 /// Puts a finished pod into its place in the desired state.
 pub(crate) fn desired_pod(
-    pod: Pod,
+    mut pod: Pod,
     uid: &PodUid,
     source: PodSource,
     origin: &str,
     terminate: Option<TerminationWish>,
 ) -> DesiredPod {
+    // It stays for as long as the pod, and was read into lists with room to grow.
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.shrink_to_fit();
+        spec.init_containers.iter_mut().for_each(Vec::shrink_to_fit);
+        spec.volumes.iter_mut().for_each(Vec::shrink_to_fit);
+    }
     let full_name = FullName::new(pod.namespace_ref(), pod.name_ref());
-    DesiredPod { uid: uid.clone(), full_name, pod: Arc::new(pod), source, origin: origin.into(), terminate }
+    let (uid, origin, pod) = (uid.clone(), origin.into(), Arc::new(pod));
+    DesiredPod { uid, full_name, pod, source, origin, terminate, remote: None }
 }
 
 /// Which sources have delivered; one that is not configured counts as having delivered nothing.
@@ -86,6 +94,12 @@ pub(crate) fn desired_pod(
 pub(crate) struct Delivered {
     pub(crate) file: bool,
     pub(crate) http: bool,
+    /// In this life.
+    pub(crate) api: bool,
+    /// In an earlier life: what it said then is known.
+    pub(crate) api_earlier: bool,
+    /// Those that have not were waited for long enough: the node goes on, and cleans up nothing that may be theirs.
+    pub(crate) waited: bool,
 }
 
 impl Delivered {
@@ -93,12 +107,12 @@ impl Delivered {
         match source {
             PodSource::File => self.file,
             PodSource::Http => self.http,
-            PodSource::Api => true,
+            PodSource::Api => self.api,
         }
     }
 
     pub(crate) fn all(self) -> bool {
-        self.file && self.http
+        self.file && self.http && (self.api || self.api_earlier)
     }
 }
 
@@ -129,22 +143,46 @@ pub(crate) struct Book {
     node_name: Arc<str>,
     origins: BTreeMap<(PodSource, Arc<str>), Reading>,
     held: BTreeMap<HeldKey, Held>,
+    /// What the API server wants.
+    api: Wanted,
     wishes: BTreeMap<PodUid, TerminationWish>,
     /// The first delivery has been made: from now on, no sandbox is taken over.
     begun: bool,
+    /// A sandbox of a pod's name is taken over, whoever made it.
+    takes_over: bool,
     state: Arc<DesiredState>,
+    /// How the configured sources are called, by kind.
+    names: Vec<AwaitedSource>,
+    /// The rulings of an earlier life, until every source has delivered in this one: one that is the same again stands
+    /// since then.
+    earlier: Vec<FileVerdict>,
 }
 
 impl Book {
-    pub(crate) fn new(node_name: Arc<str>, held: BTreeMap<HeldKey, Held>) -> Self {
+    pub(crate) fn new(node_name: Arc<str>, held: BTreeMap<HeldKey, Held>, names: Vec<AwaitedSource>) -> Self {
         Self {
             node_name,
+            names,
             origins: BTreeMap::new(),
             held,
+            api: Wanted::default(),
             wishes: BTreeMap::new(),
             begun: false,
+            takes_over: true,
             state: Arc::new(DesiredState::default()),
+            earlier: Vec::new(),
         }
+    }
+
+    /// The same with the rulings of an earlier life.
+    pub(crate) fn with_earlier_verdicts(mut self, earlier: Vec<FileVerdict>) -> Self {
+        self.earlier = earlier;
+        self
+    }
+
+    /// Whether pods that another kubelet runs are taken over.
+    pub(crate) fn takes_over(&mut self, takes_over: bool) {
+        self.takes_over = takes_over;
     }
 
     /// Enters what was found in one place.
@@ -191,6 +229,11 @@ impl Book {
         self.origins.remove(&(source, Arc::from(origin)));
     }
 
+    /// Enters what the API server has.
+    pub(crate) fn take_api(&mut self, wanted: Wanted) {
+        self.api = wanted;
+    }
+
     /// Enters somebody's wish that a pod end. Returns whether there is such a pod.
     pub(crate) fn wish(&mut self, uid: PodUid, wish: TerminationWish) -> bool {
         let known = self.state.pods.contains_key(&uid);
@@ -198,6 +241,16 @@ impl Book {
             self.wishes.insert(uid, wish);
         }
         known
+    }
+
+    /// A pod as it was last published.
+    pub(crate) fn pod(&self, uid: &PodUid) -> Option<&Arc<DesiredPod>> {
+        self.state.pods.get(uid)
+    }
+
+    /// Whether a URL has delivered in an earlier life: then what is kept of it is its last word, and counts.
+    pub(crate) fn remembers(&self, source: PodSource, origin: &str) -> bool {
+        self.held.keys().any(|key| key.source == source && *key.origin == *origin)
     }
 
     /// Whether the first delivery has been made.
@@ -224,7 +277,9 @@ impl Book {
 
         let (mut pods, mut objects) = (BTreeMap::new(), Objects::default());
         if deliver {
-            self.wishes.retain(|uid, _| self.held.values().any(|held| held.uid == *uid));
+            let api = &self.api.pods;
+            self.wishes
+                .retain(|uid, _| api.contains_key(uid) || self.held.values().any(|held| held.uid == *uid));
             for (key, held) in self.held.iter_mut().filter(|(key, _)| kept.contains(*key)) {
                 let name = || FullName::new(&key.identity.namespace, &key.identity.name);
                 match &mut held.object {
@@ -244,7 +299,33 @@ impl Book {
                 }
             }
         }
-        consequences.state = self.publish(pods, objects, verdicts, deliver && delivered.all());
+        if deliver {
+            objects.config_maps.extend(self.api.objects.config_maps.clone());
+            objects.secrets.extend(self.api.objects.secrets.clone());
+            objects.tokens.extend(self.api.objects.tokens.clone());
+            objects.services.extend(self.api.objects.services.clone());
+            objects.runtime_classes.extend(self.api.objects.runtime_classes.clone());
+            for (uid, pod) in &self.api.pods {
+                let terminate = self.wishes.get(uid).cloned();
+                let published = self.state.pods.get(uid).filter(|published| {
+                    published.terminate == terminate
+                        && Arc::ptr_eq(&published.pod, &pod.pod)
+                        && published.remote.as_ref().map(Arc::as_ptr) == pod.remote.as_ref().map(Arc::as_ptr)
+                });
+                let pod = match published {
+                    Some(published) => Arc::clone(published),
+                    None => Arc::new(DesiredPod { terminate, ..DesiredPod::clone(pod) }),
+                };
+                // A manifest may name any UID; the first come has it.
+                pods.entry(uid.clone()).or_insert(pod);
+            }
+        }
+        let awaited = self.names.iter().filter(|name| !delivered.by(name.source)).cloned().collect();
+        let synced = deliver && (delivered.all() || delivered.waited);
+        if synced {
+            self.earlier = Vec::new();
+        }
+        consequences.state = self.publish(pods, objects, verdicts, synced, awaited);
         consequences
     }
 
@@ -254,21 +335,29 @@ impl Book {
         objects: Objects,
         verdicts: Vec<FileVerdict>,
         synced: bool,
+        awaited: Vec<AwaitedSource>,
     ) -> Option<Arc<DesiredState>> {
         let old = &self.state;
         let same_pods = pods.len() == old.pods.len()
             && pods.iter().zip(old.pods.iter()).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(a.1, b.1));
         let same_objects = same(&objects.config_maps, &old.objects.config_maps)
-            && same(&objects.secrets, &old.objects.secrets);
+            && same(&objects.secrets, &old.objects.secrets)
+            && same(&objects.tokens, &old.objects.tokens)
+            && objects.runtime_classes == old.objects.runtime_classes
+            && same(&objects.services, &old.objects.services);
         let same_verdicts = verdicts == *old.verdicts;
         // The first state is published even when it is empty: it says that there is nothing.
-        if old.generation > 0 && same_pods && same_objects && same_verdicts && synced == old.synced {
+        let same_sources = synced == old.synced && awaited == *old.awaited;
+        let same_node = old.node.as_ref().map(Arc::as_ptr) == self.api.node.as_ref().map(Arc::as_ptr);
+        if old.generation > 0 && same_pods && same_objects && same_verdicts && same_sources && same_node {
             return None;
         }
         let state = DesiredState {
             generation: old.generation + 1,
             synced,
+            awaited: if same_sources { Arc::clone(&old.awaited) } else { Arc::new(awaited) },
             pods: if same_pods { Arc::clone(&old.pods) } else { Arc::new(pods) },
+            node: self.api.node.clone(),
             objects: if same_objects { Arc::clone(&old.objects) } else { Arc::new(objects) },
             verdicts: if same_verdicts { Arc::clone(&old.verdicts) } else { Arc::new(verdicts) },
         };
@@ -277,7 +366,7 @@ impl Book {
     }
 }
 
-fn same<T>(a: &BTreeMap<FullName, Arc<T>>, b: &BTreeMap<FullName, Arc<T>>) -> bool {
+fn same<K: PartialEq, T>(a: &BTreeMap<K, Arc<T>>, b: &BTreeMap<K, Arc<T>>) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(a.1, b.1))
 }
 

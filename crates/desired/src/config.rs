@@ -2,6 +2,10 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use mainstay_apiserver::Client;
+use mainstay_checkpoint::SealKey;
+use mainstay_podspec::PodGates;
+
 /// Where desired pods come from.
 #[derive(Clone, Debug)]
 pub struct SourcesConfig {
@@ -17,8 +21,15 @@ pub struct SourcesConfig {
     pub any_extension: bool,
     /// `staticPodURL`.
     pub static_pod_url: Option<UrlSource>,
-    /// There is an API server: static pods may then not refer to config maps and secrets.
-    pub api_server: bool,
+    /// The API server, if there is one: pods come from it too, and static pods may not refer to config maps and secrets.
+    pub api_server: Option<Client>,
+    /// With what the API server's objects are sealed on disk; without it they are not kept there.
+    pub object_key: Option<Arc<SealKey>>,
+    /// A pod that another kubelet runs under the name of one of ours is that one, and is taken over (`mainstay kubelet`).
+    /// Otherwise it is somebody else's and left alone.
+    pub takes_over: bool,
+    /// Which fields of a pod mean something.
+    pub gates: PodGates,
 }
 
 /// A URL that pods are read from.

@@ -2,9 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use mainstay_podspec::{
-    Content, Document, Identity, ManifestError, Problem, StaticPodPlace, decode_manifest, default_config_map,
-    default_secret, manifest_digest, prepare_static_pod, static_pod_uid, validate_config_map,
-    validate_secret,
+    Content, Document, Identity, ManifestError, StaticPodPlace, decode_manifest, manifest_digest,
+    static_pod_uid,
 };
 use mainstay_types::PodUid;
 use serde_json::Value;
@@ -58,26 +57,22 @@ pub(crate) enum CandidateObject {
 
 /// Reads a manifest.
 pub(crate) fn read_entries(bytes: &[u8], place: &StaticPodPlace<'_>) -> Result<Vec<Entry>, ManifestError> {
-    Ok(decode_manifest(bytes)?.into_iter().map(|document| read_entry(document, place)).collect())
+    let mut entries: Vec<Entry> =
+        decode_manifest(bytes)?.into_iter().map(|document| read_entry(document, place)).collect();
+    // They were made in the place of the documents, which are far larger.
+    entries.shrink_to_fit();
+    Ok(entries)
 }
 
 /// Checks one document.
 pub(crate) fn read_entry(document: Document, place: &StaticPodPlace<'_>) -> Entry {
     let Document { place: where_, identity, raw, content, mut warnings } = document;
-    let checked = content.and_then(|content| match content {
-        Content::Pod(pod) => {
-            let (pod, odd) = prepare_static_pod(pod, place)?;
-            warnings.extend(odd);
-            let computed_uid = static_pod_uid(&raw, place);
-            Ok(CandidateObject::Pod { pod, computed_uid })
-        }
-        Content::ConfigMap(mut object) => {
-            default_config_map(&mut object);
-            none_of(validate_config_map(&object)).map(|()| CandidateObject::ConfigMap(object))
-        }
-        Content::Secret(mut object) => {
-            default_secret(&mut object);
-            none_of(validate_secret(&object)).map(|()| CandidateObject::Secret(object))
+    let checked = content.and_then(|content| content.prepare(place)).map(|(content, odd)| {
+        warnings.extend(odd);
+        match content {
+            Content::Pod(pod) => CandidateObject::Pod { pod, computed_uid: static_pod_uid(&raw, place) },
+            Content::ConfigMap(object) => CandidateObject::ConfigMap(object),
+            Content::Secret(object) => CandidateObject::Secret(object),
         }
     });
     let state = match checked {
@@ -85,11 +80,11 @@ pub(crate) fn read_entry(document: Document, place: &StaticPodPlace<'_>) -> Entr
             let digest = manifest_digest(&raw);
             EntryState::Candidate(Box::new(Candidate { digest, raw, object }))
         }
-        Err(problems) => EntryState::Rejected(problems.iter().map(ToString::to_string).collect()),
+        Err(problems) => {
+            // A misspelt field is often why another is missing.
+            let odd = warnings.iter().map(|warning| format!("warning: {warning}"));
+            EntryState::Rejected(problems.iter().map(ToString::to_string).chain(odd).collect())
+        }
     };
     Entry { identity, place: where_, warnings, state }
-}
-
-fn none_of(problems: Vec<Problem>) -> Result<(), Vec<Problem>> {
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

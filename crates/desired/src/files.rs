@@ -10,10 +10,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mainstay_podspec::{MAX_MANIFEST_BYTES, StaticPodPlace};
+use mainstay_podspec::{MAX_MANIFEST_BYTES, PodGates, StaticPodPlace};
 use mainstay_types::PodSource;
 
 use crate::{
+    SourcesConfig,
     book::Reading,
     entry::{EntryState, read_entries},
 };
@@ -65,6 +66,7 @@ pub(crate) struct FileScanner {
     any_extension: bool,
     node_name: Arc<str>,
     api_server: bool,
+    gates: PodGates,
     known: BTreeMap<String, Known>,
 }
 
@@ -112,8 +114,15 @@ enum Found {
 }
 
 impl FileScanner {
-    pub(crate) fn new(path: PathBuf, any_extension: bool, node_name: Arc<str>, api_server: bool) -> Self {
-        Self { path, any_extension, node_name, api_server, known: BTreeMap::new() }
+    pub(crate) fn new(path: PathBuf, config: &SourcesConfig) -> Self {
+        Self {
+            path,
+            any_extension: config.any_extension,
+            node_name: Arc::clone(&config.node_name),
+            api_server: config.api_server.is_some(),
+            gates: config.gates,
+            known: BTreeMap::new(),
+        }
     }
 
     /// Whether this file is there, or was a moment ago.
@@ -266,6 +275,7 @@ impl FileScanner {
             source: PodSource::File,
             origin,
             api_server: self.api_server,
+            gates: self.gates,
         };
         let reading = match read_entries(&bytes, &place) {
             Ok(entries) => Reading::Documents(entries),

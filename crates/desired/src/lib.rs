@@ -9,9 +9,12 @@
 //! find pods that another kubelet left), and does not mount or resolve the objects it publishes.
 //!
 //! Tasks, all in the group given to [`Sources::start`]: `sources` (the one owner of the state), `manifest records` (writes
-//! to `<root>/mainstay/manifests`), and `static pod URL` when one is configured. Besides them, the inotify reader's thread.
+//! to `<root>/mainstay/manifests`), `manifest verdicts` (writes since when each ruling stands), and `static pod URL` when one
+//! is configured; with an API server `api source` (listens to the node's pods and its Node object), `api objects` (to what they
+//! need) and `api records` (writes to `<root>/mainstay/api`). Besides them, the inotify reader's thread.
 //!
-//! Channels in: `watch<ObservedState>`, and [`Wish`]es (64 at most; a sender waits when there are more). Out:
+//! Channels in: [`Evidence`], and [`Wish`]es (64 at most; a sender waits when there are more). A pod that was measured to
+//! be over a storage limit of its own gets a wish too. Out:
 //! `watch<DesiredState>`, and events into the [`EventSink`].
 //!
 //! [`DesiredState`]: mainstay_types::DesiredState
@@ -21,13 +24,17 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod api;
 mod book;
 mod config;
 mod entry;
 mod files;
 mod inotify;
+mod kept_objects;
+mod objects;
 mod records;
 mod url;
+mod verdicts;
 
-pub use actor::{Sources, Wish};
+pub use actor::{Evidence, Sources, Wish};
 pub use config::{SourcesConfig, SourcesError, UrlSource};

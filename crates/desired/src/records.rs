@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::{
+    SourcesConfig,
     book::{Held, HeldKey, HeldObject, desired_pod},
     entry::{CandidateObject, EntryState, read_entry},
 };
@@ -57,7 +58,7 @@ impl Records {
 
     /// Reads all records and makes objects of them again. One that no longer passes is left out: its file decides.
     /// Files that had to be set aside are returned as sentences.
-    pub(crate) fn load(&self, node_name: &str, api_server: bool) -> (BTreeMap<HeldKey, Held>, Vec<String>) {
+    pub(crate) fn load(&self, config: &SourcesConfig) -> (BTreeMap<HeldKey, Held>, Vec<String>) {
         let mut held = BTreeMap::new();
         let contents = self.store.load_all();
         let set_aside = contents.set_aside.iter().map(ToString::to_string).collect();
@@ -71,7 +72,7 @@ impl Records {
                 );
                 continue;
             }
-            match revive(record, node_name, api_server) {
+            match revive(record, config) {
                 Ok(object) => {
                     held.insert(key, object);
                 }
@@ -103,9 +104,15 @@ impl RecordChange {
     }
 }
 
-fn revive(record: ManifestRecord, node_name: &str, api_server: bool) -> Result<Held, Vec<String>> {
+fn revive(record: ManifestRecord, config: &SourcesConfig) -> Result<Held, Vec<String>> {
     let ManifestRecord { source, origin, digest, uid, seen, document, .. } = record;
-    let place = StaticPodPlace { node_name, source, origin: &origin, api_server };
+    let place = StaticPodPlace {
+        node_name: &config.node_name,
+        source,
+        origin: &origin,
+        api_server: config.api_server.is_some(),
+        gates: config.gates,
+    };
     let entry = read_entry(decode_raw(document), &place);
     let candidate = match entry.state {
         EntryState::Candidate(candidate) => *candidate,

@@ -102,7 +102,8 @@ async fn read(answer: Result<Bytes, String>, url: &str, config: Arc<SourcesConfi
             node_name: &config.node_name,
             source: PodSource::Http,
             origin: &url,
-            api_server: config.api_server,
+            api_server: config.api_server.is_some(),
+            gates: config.gates,
         };
         read_entries(&body, &place)
     });

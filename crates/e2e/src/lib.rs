@@ -4,7 +4,20 @@
 //! mainstay's inside, only its HTTP API, its files and what the runtime shows. It owns no tasks.
 #![forbid(unsafe_code)]
 
+mod cgroups;
+mod device_plugin;
+pub mod member;
+mod node_api;
 pub mod seen;
+mod streams;
+mod target;
 mod world;
 
-pub use world::{EventSeen, PodSeen, SOON, World, idle, pod, sh, with};
+pub use cgroups::CgroupFiles;
+pub use device_plugin::{DevicePlugin, register};
+pub use node_api::{Listening, ask, node_api};
+pub use streams::{LISTENER, Ran, StreamClient, Transport, User, finish, noise, speak};
+pub use target::target;
+pub use world::{
+    EventSeen, PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with,
+};

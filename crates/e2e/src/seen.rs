@@ -1,12 +1,12 @@
 //! Pods as a client of the node sees them, and as the runtime does, to be compared whole.
 
 use anyhow::{Context, Result, ensure};
-use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, NodeBuilder, wait_until};
+use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, NodeBuilder, patient, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Long enough for anything on a busy machine; waiting ends as soon as the condition holds.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ends at once when told to, without ending by itself.
 pub const OBEDIENT: &str = "trap 'exit 0' TERM; sleep 1000000 & wait";
@@ -245,6 +245,16 @@ pub fn rejected(node: &Node, file: &str) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
+/// Makes a file in a running container, for a script that waits for it.
+///
+/// # Errors
+/// When crictl fails.
+pub fn touch(containerd: &Containerd, pod: &Seen, container: &str, path: &str) -> Result<()> {
+    let id = pod.container_id(container);
+    let id = id.strip_prefix("containerd://").unwrap_or(id);
+    containerd.crictl(&["exec", "--sync", id, "touch", path]).map(drop)
+}
+
 /// What the runtime has of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InRuntime {
@@ -304,16 +314,17 @@ pub fn traces(node: &Node, uid: &str) -> Vec<String> {
     found.extend(below(node.pod_logs()));
     found.extend(below(&node.root().join("mainstay/pods")));
     found.extend(below(&node.root().join("mainstay/status")));
-    found.extend(cgroups(node).into_iter().filter(|path| path.contains(uid)));
+    // A dash is part of the path in a slice's name, so systemd's driver writes the UID without.
+    let escaped = uid.replace('-', "_");
+    found.extend(cgroups(node).into_iter().filter(|path| path.contains(uid) || path.contains(&escaped)));
     found
 }
 
 /// All cgroups below the node's own, in every hierarchy, pods' ones first by name.
 pub fn cgroups(node: &Node) -> Vec<String> {
     let mut found = Vec::new();
-    let roots = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
-    for root in roots.chain(["/sys/fs/cgroup".into()]) {
-        collect(&root.join(node.cgroup_root().trim_start_matches('/')), &mut found);
+    for root in node.cgroup(&[]) {
+        collect(&root, &mut found);
     }
     found
 }
@@ -333,12 +344,38 @@ fn collect(dir: &std::path::Path, into: &mut Vec<String>) {
 /// # Errors
 /// When the disk does not come to rest.
 pub fn persisted(node: &Node) -> Result<()> {
-    let quiet = Duration::from_millis(300);
-    std::thread::sleep(quiet);
-    wait_until(PATIENCE, "state files at rest", || {
-        let dirs = ["pods", "status"].map(|dir| node.root().join("mainstay").join(dir));
+    let quiet = patient(Duration::from_millis(300));
+    let dir = node.root().join("mainstay");
+    wait_until(PATIENCE, "what is shown on disk, and the disk at rest", || {
+        // An answer on either side of the pause: one who was held up himself has not come to rest.
+        let before = pods(node).map_err(|error| format!("{error:#}"))?;
+        std::thread::sleep(quiet);
+        let shown = pods(node).map_err(|error| format!("{error:#}"))?;
+        for pod in &shown {
+            let path = dir.join("status").join(format!("{}.json", pod.uid()));
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let kept: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            if let Some(text) = difference("", &kept["data"], &pod.0["status"]) {
+                return Err(format!("status of {} on disk: {text}", pod.name()));
+            }
+        }
+        let manifests = std::fs::read_dir(dir.join("manifests")).into_iter().flatten().flatten();
+        let manifests: String =
+            manifests.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect();
+        for pod in shown.iter().filter(|pod| pod.0["metadata"]["deletionTimestamp"].is_null()) {
+            let source = &pod.0["metadata"]["annotations"]["kubernetes.io/config.source"];
+            if (source == "file" || source == "http") && !manifests.contains(pod.uid()) {
+                return Err(format!("the manifest of {} is not on disk", pod.name()));
+            }
+        }
+        let dirs = ["pods", "status", "probes", "manifests"].map(|name| dir.join(name));
         let files = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
         let newest = files.filter_map(|file| file.metadata().ok()?.modified().ok()?.elapsed().ok()).min();
-        if newest.is_none_or(|age| age > quiet) { Ok(()) } else { Err(format!("{newest:?}")) }
+        if before == shown && newest.is_none_or(|age| age > quiet) {
+            Ok(())
+        } else {
+            Err(format!("something was written {newest:?} ago"))
+        }
     })
 }

@@ -1,5 +1,6 @@
 //! A node with pods on it, asked the way a user would ask.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -7,7 +8,7 @@ use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
 /// How long a test waits for what should take a second or two; generous, because machines are shared.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// A private containerd and a node on it. The node goes first when both are dropped.
 #[derive(Debug)]
@@ -149,8 +150,11 @@ impl World {
     /// # Errors
     /// When there is no answer.
     pub fn events(&self, name: &str) -> Result<Vec<EventSeen>> {
-        let path = format!("/mainstay/v1/events?pod=default/{}", self.full_name(name));
-        let answer: Value = serde_json::from_str(&self.node.get(&path)?).context("not JSON")?;
+        self.read_events(&format!("/mainstay/v1/events?pod=default/{}", self.full_name(name)))
+    }
+
+    fn read_events(&self, path: &str) -> Result<Vec<EventSeen>> {
+        let answer: Value = serde_json::from_str(&self.node.get(path)?).context("not JSON")?;
         let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
         let text = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
         Ok(items
@@ -172,6 +176,18 @@ impl World {
     pub fn event(&self, name: &str, reason: &str, text: &str) -> Result<EventSeen> {
         wait_until(SOON, &format!("the event {reason} {text:?}"), || {
             let events = self.events(name).map_err(|error| format!("{error:#}"))?;
+            let found = events.iter().find(|event| event.reason == reason && event.message.contains(text));
+            found.cloned().ok_or_else(|| format!("{events:#?}"))
+        })
+    }
+
+    /// Waits for an event of the node, or of any pod, of that reason whose message contains `text`.
+    ///
+    /// # Errors
+    /// After [`SOON`], with the events there are.
+    pub fn node_event(&self, reason: &str, text: &str) -> Result<EventSeen> {
+        wait_until(SOON, &format!("the event {reason} {text:?}"), || {
+            let events = self.read_events("/mainstay/v1/events").map_err(|error| format!("{error:#}"))?;
             let found = events.iter().find(|event| event.reason == reason && event.message.contains(text));
             found.cloned().ok_or_else(|| format!("{events:#?}"))
         })
@@ -203,6 +219,58 @@ impl World {
     pub fn crictl(&self, args: &[&str]) -> Result<Value> {
         let answer = self.containerd.crictl(args)?;
         serde_json::from_str(&answer).with_context(|| format!("crictl {args:?}: {answer}"))
+    }
+
+    /// What a shell script says inside a running container, without the last newline.
+    ///
+    /// # Errors
+    /// When it cannot be run or fails.
+    pub fn exec(&self, pod: &PodSeen, container: &str, script: &str) -> Result<String> {
+        let output =
+            self.containerd.crictl(&["exec", "--sync", pod.id(container), "/bin/sh", "-c", script])?;
+        Ok(output.trim_end().to_owned())
+    }
+
+    /// Makes a file in a running container, for a script that waits for it: a test that decides when something ends is never
+    /// too late to look.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn touch(&self, pod: &PodSeen, container: &str, path: &str) -> Result<()> {
+        self.exec(pod, container, &format!("touch {path}")).map(drop)
+    }
+
+    /// Waits until nothing is mounted below a pod's directory.
+    ///
+    /// # Errors
+    /// After [`SOON`], with what is.
+    pub fn unmounted(&self, uid: &str) -> Result<()> {
+        wait_until(SOON, "the end of the pod's mounts", || match self.mounts_of(uid) {
+            Ok(left) if left.is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    }
+
+    /// Where a volume of a pod lies; `plugin` without `kubernetes.io~`.
+    pub fn volume(&self, pod: &PodSeen, plugin: &str, volume: &str) -> PathBuf {
+        let pods = self.node.root().join("pods").join(pod.uid());
+        pods.join("volumes").join(format!("kubernetes.io~{plugin}")).join(volume)
+    }
+
+    /// Everything that is mounted below a pod's directory: mount points and types of file systems.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn mounts_of(&self, uid: &str) -> Result<Vec<(String, String)>> {
+        let root = self.node.root().join("pods").join(uid);
+        let root = format!("{}/", std::fs::canonicalize(&root).unwrap_or(root).display());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").context("no mountinfo")?;
+        let lines = table.lines().filter_map(|line| {
+            let point = line.split(' ').nth(4)?;
+            let fs_type = line.split(" - ").nth(1)?.split(' ').next()?;
+            Some((point.to_owned(), fs_type.to_owned()))
+        });
+        Ok(lines.filter(|(point, _)| point.starts_with(&root)).collect())
     }
 
     /// The runtime's containers of a pod by UID, in any state, newest first.
@@ -327,6 +395,30 @@ pub fn sh(name: &str, script: &str) -> Value {
 /// A busybox container that does nothing and ends at once when it is told to.
 pub fn idle(name: &str) -> Value {
     sh(name, "trap 'exit 0' TERM; while :; do sleep 0.1; done")
+}
+
+/// The same, named `c`, with these mounts.
+pub fn idle_with(mounts: Value) -> Value {
+    with(idle("c"), json!({ "volumeMounts": mounts }))
+}
+
+/// A pod with one volume `v`, mounted at `/v`.
+pub fn one_volume(source: Value) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [idle_with(json!([{ "name": "v", "mountPath": "/v" }]))],
+        "volumes": [with(json!({ "name": "v" }), source)],
+    })
+}
+
+/// A ConfigMap of that name with that data.
+pub fn config_map(name: &str, data: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": data })
+}
+
+/// A Secret of that name with that data as text.
+pub fn secret(name: &str, data: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data })
 }
 
 /// Lays the fields of `over` over those of `base`.

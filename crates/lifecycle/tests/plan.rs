@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_lifecycle::{BackoffEntry, Hold, HoldCause, Plan, PlanInput, PodMemory, Step, crash_key, plan};
 use mainstay_types::{
-    ContainerPhase, ContainerReason, FullName, ObservedContainer, ObservedPod, ObservedSandbox, PodExt,
-    TerminalPhase, container_hash,
+    ContainerPhase, ContainerProbes, ContainerReason, FullName, ObservedContainer, ObservedPod,
+    ObservedSandbox, PodExt, PodProbes, TerminalPhase, Verdict, container_hash,
 };
 use serde_json::json;
 
@@ -76,16 +76,20 @@ fn runtime(pod: &Pod, lines: &[&str]) -> Option<ObservedPod> {
             log_path: "".into(),
             user: None,
             termination_grace_seconds: None,
+            pre_stop: None,
+            oom_killed: false,
+            stop_signal: None,
         });
     }
-    sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.attempt));
-    Some(ObservedPod {
+    let mut observed = ObservedPod {
         uid: "u1".into(),
         full_name: FullName::new("default", "p"),
         read_at: Instant::now(),
         sandboxes,
         containers,
-    })
+    };
+    observed.sort();
+    Some(observed)
 }
 
 fn show(plan: &Plan) -> String {
@@ -101,6 +105,7 @@ fn show(plan: &Plan) -> String {
                     Step::StopPod => text.push_str("stop-pod; "),
                     Step::Kill { id, reason, .. } => write!(text, "kill {id} {reason:?}; ").unwrap(),
                     Step::RestartAll { trigger } => write!(text, "restart-all by {trigger}; ").unwrap(),
+                    Step::PostStart { id, .. } => write!(text, "post-start {id}; ").unwrap(),
                     Step::Remove(id) => write!(text, "remove {id}; ").unwrap(),
                     Step::CreateSandbox { attempt, changed } => {
                         write!(text, "sandbox {attempt}{}; ", if *changed { " again" } else { "" }).unwrap();
@@ -125,7 +130,27 @@ fn show(plan: &Plan) -> String {
 
 fn run(pod: &Pod, lines: &[&str], memory: &PodMemory) -> String {
     let observed = runtime(pod, lines);
-    show(&plan(&PlanInput { pod, observed: observed.as_ref(), memory, now: at(NOW) }))
+    let probes = probes(lines);
+    show(&plan(&PlanInput { pod, observed: observed.as_ref(), memory, probes: &probes, now: at(NOW) }))
+}
+
+/// What the marks `~live-`, `~start-` and `~start+` on the lines of [`runtime`] say.
+fn probes(lines: &[&str]) -> PodProbes {
+    let marked = |line: &str| {
+        let verdict = |failed: &str, passed: &str| match line {
+            _ if line.contains(failed) => Some(Verdict::Failed),
+            _ if line.contains(passed) => Some(Verdict::Passed),
+            _ => None,
+        };
+        let (startup, liveness) = (verdict("~start-", "~start+"), verdict("~live-", "~live+"));
+        ContainerProbes { startup, liveness, readiness: None }
+    };
+    let name = |line: &str| line.split_whitespace().next().map(str::to_owned).unwrap_or_default();
+    lines
+        .iter()
+        .enumerate()
+        .map(|(position, line)| (format!("{}-{position}", name(line)).into(), marked(line)))
+        .collect()
 }
 
 fn memory() -> PodMemory {
@@ -151,6 +176,12 @@ fn regular_containers() {
         ("nothing there", &always, &[], "sandbox 0; start a in new; start b in new"),
         ("all runs", &always, &["sandbox 0 ready", "a running", "b running"], "rest"),
         ("one missing", &always, &["sandbox 0 ready", "a running"], "start b in s0"),
+        (
+            "restarted after the clock was set back",
+            &always,
+            &["sandbox 0 ready", "a exited 1", "b running", "a running #1"],
+            "rest",
+        ),
         ("one ended", &always, &["sandbox 0 ready", "a running", "b exited 1"], "start b in s0 after crash"),
         (
             "one ended well, always",
@@ -346,7 +377,13 @@ fn an_init_container_killed_for_memory_has_failed_whatever_its_exit_code() {
         let pod = spec(policy);
         let mut observed = runtime(&pod, &["sandbox 0 ready", "i exited 0"]).unwrap();
         observed.containers[0].reason = "OOMKilled".into();
-        let input = PlanInput { pod: &pod, observed: Some(&observed), memory: &memory(), now: at(NOW) };
+        let input = PlanInput {
+            pod: &pod,
+            observed: Some(&observed),
+            memory: &memory(),
+            probes: &PodProbes::default(),
+            now: at(NOW),
+        };
         assert_eq!(show(&plan(&input)), expected, "{policy}");
     }
 }
@@ -408,14 +445,83 @@ fn waiting_after_failures() {
     let cause = HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
     memory.holds.insert("a".into(), Hold { since: at(NOW - 4), until: at(NOW + 36), cause: cause.clone() });
     assert_eq!(run(&spec, later, &memory), "a waits: ErrImagePull; wake +6", "the error first");
-    memory.holds.insert("a".into(), Hold { since: at(NOW - 14), until: at(NOW + 26), cause });
+    memory.holds.insert("a".into(), Hold { since: at(NOW - 14), until: at(NOW + 26), cause: cause.clone() });
     assert_eq!(run(&spec, later, &memory), "a waits: ImagePullBackOff; wake +26", "then the back-off");
+    memory.holds.insert("a".into(), Hold { since: at(NOW - 14), until: at(NOW - 1), cause });
+    assert_eq!(
+        run(&spec, later, &memory),
+        "start a in s0 after crash; a waits: ImagePullBackOff",
+        "what failed last is shown until the next attempt has an outcome"
+    );
 
     memory.holds.insert(
         "".into(),
         Hold { since: at(NOW - 1), until: at(NOW + 9), cause: failed("CreatePodSandboxError") },
     );
-    assert_eq!(run(&spec, &[], &memory), "wake +9", "no new sandbox before its time");
+    assert_eq!(
+        run(&spec, &[], &memory),
+        "a waits: ContainerCreating; b waits: ContainerCreating; wake +9",
+        "no new sandbox before its time"
+    );
+    let tried_again =
+        Hold { since: at(NOW - 20), until: at(NOW - 10), cause: failed("CreatePodSandboxError") };
+    memory.holds = [("".into(), tried_again)].into();
+    assert_eq!(
+        run(&spec, &[], &memory),
+        "sandbox 0; start a in new; start b in new; a waits: ContainerCreating; b waits: ContainerCreating",
+        "why the last attempt failed is known until this one has an outcome"
+    );
+}
+
+#[test]
+fn hooks_that_were_cut_short_are_run_again() {
+    let sidecar = json!({"name": "s", "image": "i", "restartPolicy": "Always"});
+    let spec = pod(json!({
+        "initContainers": [sidecar],
+        "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}],
+    }));
+    let mut memory = memory();
+    memory.hooking = ["a-2".into(), "a-7".into()].into();
+    let lines: &[&str] = &["sandbox 0 ready", "s running", "a running", "b exited 1"];
+    assert_eq!(run(&spec, lines, &memory), "post-start a-2; start b in s0 after crash");
+    let ended: &[&str] = &["sandbox 0 ready", "s running", "a exited 0", "b running"];
+    assert_eq!(run(&spec, ended, &memory), "start a in s0 after crash", "it runs no longer");
+    let changed: &[&str] = &["sandbox 0 ready", "s running", "a running !", "b running"];
+    assert_eq!(
+        run(&spec, changed, &memory),
+        "kill a-2 DefinitionChanged; start a in s0",
+        "it must go anyway"
+    );
+    memory.hooking = ["s-1".into()].into();
+    assert_eq!(run(&spec, lines, &memory), "post-start s-1", "all others come after a sidecar's hook");
+    let reason = ContainerReason { reason: "PostStartHookError".into(), message: String::new() };
+    let hold = Hold { since: at(NOW - 4), until: at(NOW + 6), cause: HoldCause::Failed(reason) };
+    memory.holds.insert("s".into(), hold);
+    assert_eq!(run(&spec, lines, &memory), "s waits: PostStartHookError; wake +6", "not again at once");
+
+    let observed = runtime(&spec, ended);
+    memory.hooking = ["s-1".into(), "a-2".into(), "x-9".into()].into();
+    memory.pre_stops = [("a-2".into(), at(NOW)), ("b-3".into(), at(NOW))].into();
+    memory.forget_ended(observed.as_ref());
+    assert_eq!(memory.hooking, ["s-1".into()].into());
+    assert_eq!(memory.pre_stops, [("b-3".into(), at(NOW))].into());
+}
+
+#[test]
+fn all_containers_wait_for_the_volumes() {
+    let spec = pod(json!({"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}));
+    let reason = ContainerReason { reason: "ContainerCreating".into(), message: "volume \"v\": no".into() };
+    let hold = Hold { since: at(NOW - 1), until: at(NOW + 1), cause: HoldCause::Volumes(reason) };
+    let mut memory = memory();
+    memory.holds.insert("".into(), hold.clone());
+    assert_eq!(
+        run(&spec, &[], &memory),
+        "a waits: ContainerCreating; b waits: ContainerCreating; wake +1",
+        "no sandbox before them"
+    );
+    memory.holds.insert("a".into(), hold);
+    let lines: &[&str] = &["sandbox 0 ready", "a exited 1", "b running"];
+    assert_eq!(run(&spec, lines, &memory), "a waits: ContainerCreating; wake +1", "what runs goes on");
 }
 
 #[test]
@@ -433,4 +539,95 @@ fn a_finished_pod_stays_finished() {
     let mut memory = memory();
     memory.finished = Some(TerminalPhase::Succeeded);
     assert_eq!(run(&spec, &[], &memory), "finish Succeeded", "also when the runtime has forgotten it");
+}
+
+#[test]
+fn failed_probes_restart() {
+    let exec = json!({"exec": {"command": ["true"]}});
+    let probed = |policy: &str| {
+        let a = json!({"name": "a", "image": "i", "livenessProbe": exec, "startupProbe": exec});
+        pod(json!({"restartPolicy": policy, "containers": [a, {"name": "b", "image": "i"}]}))
+    };
+    let (always, on_failure, never) = (probed("Always"), probed("OnFailure"), probed("Never"));
+    let plain = pod(json!({"containers": [{"name": "a", "image": "i"}]}));
+    let killed =
+        |kind: &str, restarts: bool| format!("kill a-1 ProbeFailed {{ kind: {kind}, restarts: {restarts} }}");
+    let again = |kind: &str| format!("{}; start a in s0", killed(kind, true));
+    check(&[
+        ("well", &always, &["sandbox 0 ready", "a running ~live+", "b running"], "rest"),
+        ("not up yet", &always, &["sandbox 0 ready", "a running", "b running"], "rest"),
+        ("hangs", &always, &["sandbox 0 ready", "a running ~live-", "b running"], &again("Liveness")),
+        (
+            "does not come up",
+            &always,
+            &["sandbox 0 ready", "a running ~start-", "b running"],
+            &again("Startup"),
+        ),
+        (
+            "it failed, so it is restarted whatever it exits with",
+            &on_failure,
+            &["sandbox 0 ready", "a running ~live-", "b running"],
+            &again("Liveness"),
+        ),
+        ("never", &never, &["sandbox 0 ready", "a running ~live-", "b exited 0"], &killed("Liveness", false)),
+        (
+            "a verdict on an instance before it",
+            &always,
+            &["sandbox 0 ready", "a running #1", "a exited 137 ~live-", "b running"],
+            "rest",
+        ),
+        ("a probe that is no longer in the spec", &plain, &["sandbox 0 ready", "a running ~live-"], "rest"),
+        (
+            "the second time counts as a crash",
+            &always,
+            &["sandbox 0 ready", "a running #1 ~live-", "a exited 137", "b running"],
+            &format!("{} after crash", again("Liveness")),
+        ),
+    ]);
+    let mut memory = memory();
+    let key = crash_key(&always, &always.spec.as_ref().unwrap().containers[0]);
+    memory.crashes.insert(
+        key,
+        BackoffEntry::next(None, mainstay_lifecycle::BackoffLimits::PULL, at(NOW - 5), at(NOW - 5)),
+    );
+    let lines = ["sandbox 0 ready", "a running #2 ~live-", "a exited 137 5", "b running"];
+    assert_eq!(
+        run(&always, &lines, &memory),
+        killed("Liveness", true),
+        "stopped at once, started after the back-off"
+    );
+}
+
+#[test]
+fn a_sidecar_must_come_up_before_the_next_starts() {
+    let exec = json!({"exec": {"command": ["true"]}});
+    let spec = pod(json!({
+        "initContainers": [
+            {"name": "s", "image": "i", "restartPolicy": "Always", "startupProbe": exec, "livenessProbe": exec},
+            {"name": "i", "image": "i"},
+        ],
+        "containers": [{"name": "a", "image": "i"}],
+    }));
+    check(&[
+        ("not up yet", &spec, &["sandbox 0 ready", "s running"], "rest"),
+        ("up", &spec, &["sandbox 0 ready", "s running ~start+"], "start i in s0"),
+        (
+            "does not come up",
+            &spec,
+            &["sandbox 0 ready", "s running ~start-"],
+            "kill s-1 ProbeFailed { kind: Startup, restarts: true }; start s in s0",
+        ),
+        (
+            "restarted once all runs: nobody waits for it again",
+            &spec,
+            &["sandbox 0 ready", "a running", "s running #1", "s exited 1", "i exited 0"],
+            "rest",
+        ),
+        (
+            "hangs later",
+            &spec,
+            &["sandbox 0 ready", "a running", "i exited 0", "s running ~start+ ~live-"],
+            "kill s-3 ProbeFailed { kind: Liveness, restarts: true }; start s in s0",
+        ),
+    ]);
 }

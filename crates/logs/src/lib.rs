@@ -24,3 +24,19 @@ mod watch;
 pub use names::{container_log_symlink_name, highest_log_number, remove_container_log};
 pub use read::{Options, ReadError, Streams, read, termination_log_tail};
 pub use rotate::{RotateError, RotationPolicy, needs_rotation, rotate};
+
+/// The reader without files, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{Options, decode::Decoder};
+
+    /// What a log of these bytes reads as when it is read in blocks of at most `block` bytes.
+    #[must_use]
+    pub fn decode(bytes: &[u8], block: usize) -> Vec<u8> {
+        let mut decoder = Decoder::new(&Options { timestamps: true, ..Options::default() });
+        let mut out = Vec::new();
+        bytes.chunks(block.max(1)).for_each(|chunk| decoder.feed(chunk, &mut out));
+        decoder.finish(&mut out);
+        out
+    }
+}

@@ -1,6 +1,6 @@
 //! Reading a log file, once or as it grows.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use mainstay_task::Lane;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -25,9 +26,10 @@ const BLOCKS_PER_JOB: usize = 16;
 /// How often a follower looks at the file where it is not told of changes (no inotify left, or a file system without it).
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a rotated file has to be quiet before the new one is begun, once there is something in that: a runtime makes
-/// the new file first and then moves its writers over, so that the last lines still go into the old one.
-const ROTATION_SETTLE: Duration = Duration::from_millis(50);
+/// How long a rotated file has to be quiet before the new one is begun, once there is something in that and nobody was seen
+/// closing the old one. A runtime makes the new file first and then moves its writers over, so that the last lines, or the
+/// first part of one, still go into the old file: on a busy machine long after the new one has been begun.
+const ROTATION_SETTLE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 1 });
 
 /// Limits of a termination message taken from the log (upstream: `pkg/kubelet/container/runtime.go`).
 const TERMINATION_LINES: u64 = 80;
@@ -123,6 +125,8 @@ pub async fn read(
     let mut has_stopped = false;
     let mut watch = None;
     let mut rotation_seen: Option<Instant> = None;
+    // Whether the writer of a rotated file has closed it: what is read after that is all there is.
+    let mut closed = false;
     loop {
         let (returned, step) = reader.run(LogReader::step).await?;
         reader = returned;
@@ -142,8 +146,9 @@ pub async fn read(
                 Some(seen) if !step.read_any => seen,
                 _ => *rotation_seen.insert(Instant::now()),
             };
-            if has_stopped || seen.elapsed() >= ROTATION_SETTLE {
+            if has_stopped || closed || seen.elapsed() >= ROTATION_SETTLE {
                 rotation_seen = None;
+                closed = false;
                 let (returned, rest) = reader.run(move |reader| reader.advance(&next)).await?;
                 reader = returned;
                 if !send(sink, rest?).await {
@@ -166,7 +171,7 @@ pub async fn read(
         tokio::select! {
             () = sink.closed() => return Ok(()),
             () = &mut stopped, if !has_stopped => has_stopped = true,
-            () = changed(watch.as_ref()) => {}
+            names = changed(watch.as_ref()) => closed |= names.iter().any(|name| crate::rotate::is_rotated(&reader.path, name)),
             () = tokio::time::sleep(wait) => {}
         }
     }
@@ -343,12 +348,20 @@ impl LogReader {
         if current.len() == 0 || identity(&current) == self.identity {
             return None;
         }
-        // A slow reader may be several rotations behind.
+        // A slow reader may be several rotations behind. The oldest are compressed first: if ours is not among the plain ones
+        // any more, those that are left come after it. One from before ours, had ours been removed by hand, is as old as that.
         let rotated = crate::rotate::rotated_logs(&self.path).unwrap_or_default();
-        let uncompressed = rotated.iter().filter(|path| path.extension() != Some(OsStr::new("gz")));
-        let mut from_ours = uncompressed.skip_while(|path| identity_of(path).ok() != Some(self.identity));
-        from_ours.next();
-        Some(from_ours.next().unwrap_or(&self.path).clone())
+        let mut plain = rotated.iter().filter(|path| path.extension() != Some(OsStr::new("gz")));
+        let next = match plain.clone().position(|path| identity_of(path).ok() == Some(self.identity)) {
+            Some(ours) => plain.nth(ours + 1),
+            None => {
+                let last_written = self.file.metadata().and_then(|ours| ours.modified()).ok()?;
+                plain.find(|path| {
+                    fs::metadata(path).and_then(|it| it.modified()).is_ok_and(|time| time >= last_written)
+                })
+            }
+        };
+        Some(next.unwrap_or(&self.path).clone())
     }
 
     fn read_error(&self, error: &io::Error) -> ReadError {
@@ -361,14 +374,16 @@ async fn send(sink: &mpsc::Sender<Bytes>, chunk: Vec<u8>) -> bool {
     chunk.is_empty() || sink.send(Bytes::from(chunk)).await.is_ok()
 }
 
+/// Threads that reading logs may hold: as many as anybody may wish, for each of them, while a disk hangs.
+static READERS: Lane = Lane::new(5);
+/// How long the disk may take for one step of it.
+const DISK: Duration = Duration::from_secs(30);
+
 async fn blocking<T: Send + 'static>(
     path: PathBuf,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReadError> {
-    // It fails when the runtime is being shut down.
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ReadError::Read { path, cause: error.to_string() })
+    READERS.run(DISK, work).await.map_err(|error| ReadError::Read { path, cause: error.to_string() })
 }
 
 fn watch_directory_of(path: &Path) -> Option<DirectoryWatch> {
@@ -380,11 +395,11 @@ fn watch_directory_of(path: &Path) -> Option<DirectoryWatch> {
 }
 
 /// Waits for a change; for ever if there is no watch, or it is broken, and polling has to do.
-async fn changed(watch: Option<&Option<DirectoryWatch>>) {
+async fn changed(watch: Option<&Option<DirectoryWatch>>) -> Vec<OsString> {
     if let Some(Some(watch)) = watch
-        && watch.changed().await.is_ok()
+        && let Ok(closed) = watch.changed().await
     {
-        return;
+        return closed;
     }
     std::future::pending().await
 }

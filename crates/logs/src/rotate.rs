@@ -4,16 +4,24 @@
 //! its log, the one rotated before that is compressed to `….gz`, the oldest go. Unlike upstream the time is in UTC, so
 //! that the names sort by age when clocks change.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use mainstay_task::{Lane, LaneError};
 use rustix::fs::{CWD, RenameFlags};
+
+/// A disk that hangs holds these threads, and no others.
+static ROTATING: Lane = Lane::new(2);
+/// A big log takes its time to be compressed.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 const COMPRESSED: &str = ".gz";
 const TEMPORARY: &str = ".tmp";
@@ -50,6 +58,15 @@ where
         /// What the runtime said.
         #[source]
         source: E,
+    },
+    /// The disk does not answer.
+    #[error("the rotation of {path} does not end; is the disk (or the server) of podLogsDir reachable?", path = path.display())]
+    Hung {
+        /// The log.
+        path: PathBuf,
+        /// What it waits for.
+        #[source]
+        source: LaneError,
     },
     /// mainstay is shutting down.
     #[error("the rotation of {path} was interrupted by shutdown", path = path.display())]
@@ -102,6 +119,13 @@ pub(crate) fn rotated_logs(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = siblings(path)?;
     found.retain(|sibling| !has_suffix(sibling, TEMPORARY));
     Ok(found)
+}
+
+/// Whether `name` in the directory of the log at `path` is a file that was rotated out of it, not compressed.
+pub(crate) fn is_rotated(path: &Path, name: &OsStr) -> bool {
+    let log = path.file_name().and_then(OsStr::to_str);
+    let rest = log.and_then(|log| name.to_str()?.strip_prefix(log)?.strip_prefix('.'));
+    rest.is_some_and(|rest| !rest.ends_with(TEMPORARY) && !rest.ends_with(COMPRESSED))
 }
 
 /// `<log>.YYYYMMDD-HHMMSS`.
@@ -225,11 +249,12 @@ async fn blocking<E: std::error::Error + 'static>(
     work: impl FnOnce(&Path) -> Result<(), FileError> + Send + 'static,
 ) -> Result<(), RotateError<E>> {
     let owned = path.to_owned();
-    match tokio::task::spawn_blocking(move || work(&owned)).await {
+    match ROTATING.run(PATIENCE, move || work(&owned)).await {
         Ok(done) => {
             done.map_err(|FileError { action, path, source }| RotateError::File { action, path, source })
         }
-        Err(_) => Err(RotateError::Interrupted { path: path.to_owned() }),
+        Err(LaneError::Interrupted) => Err(RotateError::Interrupted { path: path.to_owned() }),
+        Err(hung) => Err(RotateError::Hung { path: path.to_owned(), source: hung }),
     }
 }
 

@@ -1,13 +1,17 @@
 //! Being told that something in a directory changed.
 
+use std::ffi::OsString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// An inotify watch on one directory. It says that something happened, not what: the reader looks anyway.
+/// An inotify watch on one directory. It says that something happened, not what: the reader looks anyway. Only that a file
+/// was closed by who wrote to it cannot be looked at, so that is told.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch {
     inotify: AsyncFd<OwnedFd>,
@@ -21,6 +25,7 @@ impl DirectoryWatch {
             | WatchFlags::DELETE
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVED_FROM
+            | WatchFlags::CLOSE_WRITE
             | WatchFlags::ONLYDIR;
         inotify::add_watch(&inotify, directory, changes)?;
         #[expect(
@@ -31,19 +36,23 @@ impl DirectoryWatch {
         Ok(Self { inotify })
     }
 
-    /// Waits until something happened since the last call; the events themselves are thrown away. Cancel safe.
-    pub(crate) async fn changed(&self) -> io::Result<()> {
+    /// Waits until something happened since the last call; the names of files that a writer has closed. Cancel safe.
+    pub(crate) async fn changed(&self) -> io::Result<Vec<OsString>> {
         let mut guard = self.inotify.readable().await?;
-        let mut buffer = [0_u8; 4096];
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(self.inotify.get_ref(), &mut buffer);
+        let mut closed = Vec::new();
         loop {
-            match rustix::io::read(self.inotify.get_ref(), &mut buffer) {
-                Ok(length) if length > 0 => {}
-                Ok(_) | Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
+            match events.next() {
+                Ok(event) if event.events().contains(ReadFlags::CLOSE_WRITE) => {
+                    closed.extend(event.file_name().map(|name| OsString::from_vec(name.to_bytes().to_vec())));
+                }
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
                 Err(error) => return Err(error.into()),
             }
         }
         guard.clear_ready();
-        Ok(())
+        Ok(closed)
     }
 }

@@ -10,26 +10,49 @@ use std::{
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use mainstay_config::{HostFacts, Loaded, check_host};
+use mainstay_apiserver::Client;
+use mainstay_config::{HostFacts, KubeletConfiguration, Loaded, check_host};
 use mainstay_cri::Cri;
-use mainstay_desired::{Sources, SourcesConfig, UrlSource};
-use mainstay_host::{Host, LockFile, ServiceManager, raise_open_file_limit};
-use mainstay_observe::ObserveConfig;
-use mainstay_reconcile::{Ownership, PullLimits, ReconcileConfig};
-use mainstay_server::{ServerConfig, ServerState};
-use mainstay_snapshot::{EventStoreConfig, Inputs, SnapshotConfig};
+use mainstay_desired::{Evidence, Sources, SourcesConfig, UrlSource};
+use mainstay_devices::{DevicesConfig, Patience};
+use mainstay_grpc::GrpcState;
+use mainstay_host::{LockFile, ServiceManager, raise_open_file_limit};
+use mainstay_observe::{
+    ObserveConfig, filesystems,
+    probes::{self, ProbesConfig},
+    samples::{self, SamplesConfig},
+    usage::{self, UsageConfig},
+};
+use mainstay_reconcile::{Cgroups, Ownership, PullLimits, ReconcileConfig};
+use mainstay_server::{ConfigPage, Disks, Process, ServerConfig, ServerState, Verbosity};
+use mainstay_snapshot::{EventStoreConfig, Inputs, KeptStatuses, NodeTemplate, SnapshotConfig};
 use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{Event, EventKind, EventSink, EventTarget, Heartbeat, VERSION};
+use mainstay_types::{
+    Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, ProbeMetrics,
+    VERSION,
+};
 use mainstay_upkeep::{UpkeepConfig, garbage::Keep};
-use tokio::signal::unix::{SignalKind, signal};
+use mainstay_uplink::Feeds;
+use mainstay_volume::Jobs;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+};
 use tracing::{error, info, warn};
 
-use crate::{cli, logging, node};
+use crate::{cli, cluster, local_api, logging, node, node_object, place, secure, stats};
 
 /// How long open requests and running steps may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How many events may wait for the store.
 const EVENT_BOUND: usize = 1024;
+/// How often it is measured what a pod with limits has written, as upstream's eviction manager looks.
+const USAGE_PERIOD: Duration = Duration::from_secs(10);
+
+/// How often cgroups are read, as upstream's summary is at most this old.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(10);
+/// How often the runtime is asked for its images, for the Node object.
+const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 
 /// Which face mainstay shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,21 +66,31 @@ pub(crate) enum Mode {
 /// Runs the agent until a signal ends it. Pods outlive it.
 pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
     mainstay_host::share_heap();
-    logging::start(&loaded.config);
+    if loaded.config.enable_profiling_handler {
+        mainstay_profile::sample_heap();
+    }
+    let verbosity = logging::start(&loaded.config);
     info!(version = VERSION, ?mode, "mainstay starts");
+    if !rustix::process::geteuid().is_root() {
+        error!(
+            "mainstay needs root, for cgroups, mounts and the runtime's socket: start it with sudo or as a service"
+        );
+        return ExitCode::FAILURE;
+    }
     for notice in cli::notices(&loaded) {
         warn!("{notice}");
     }
     // Two workers are plenty for an agent that waits most of the time, and keep its memory small.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(16)
+        // More than what may hang on a disk (every `Lane` together): records are written here too. They come and go as needed.
+        .max_blocking_threads(32)
         .thread_keep_alive(Duration::from_secs(2))
         .thread_name("mainstay")
         .enable_all()
         .build();
     let result = runtime.context("cannot start the async runtime").and_then(|runtime| {
-        let result = runtime.block_on(run(loaded, mode));
+        let result = runtime.block_on(run(loaded, mode, verbosity));
         // A blocking call that hangs (a dead disk) must not keep the process alive.
         runtime.shutdown_timeout(Duration::from_secs(1));
         result
@@ -71,17 +104,18 @@ pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
     }
 }
 
-async fn run(loaded: Loaded, mode: Mode) -> Result<()> {
+async fn run(loaded: Loaded, mode: Mode, verbosity: Verbosity) -> Result<()> {
     let manager = ServiceManager::from_environment();
     let tasks = TaskGroup::new();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let build = Box::pin(build(&loaded, mode, &tasks, &manager));
-    // Cancel safe: whatever was built so far is dropped, and nothing of it has begun to matter before it is returned.
+    let mut build = Box::pin(build(&loaded, mode, &tasks, &manager, verbosity));
+    // Cancel safe: nothing of what was built so far has begun to matter before it is returned. It is dropped last of all, for
+    // tasks that were started already hang on it.
     let held = tokio::select! {
-        built = build => Some(built?),
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+        built = &mut build => Some(built?),
+        _ = terminate.recv() => { info!("SIGTERM: mainstay ends before it is up"); None }
+        _ = interrupt.recv() => { info!("SIGINT: mainstay ends before it is up"); None }
     };
     let failure = if held.is_some() {
         tokio::select! {
@@ -110,10 +144,16 @@ struct Held {
 }
 
 /// Builds all parts and starts them, in the order in which data flows.
-async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &ServiceManager) -> Result<Held> {
+async fn build(
+    loaded: &Loaded,
+    mode: Mode,
+    tasks: &TaskGroup,
+    manager: &ServiceManager,
+    verbosity: Verbosity,
+) -> Result<Held> {
     let config = &loaded.config;
     let root = PathBuf::from(&loaded.settings.root_dir);
-    let host = Host::default();
+    let host = node::host();
     let cgroup_v2 = node::is_cgroup_v2(&host)?;
     let problems = check_host(config, HostFacts { cgroup_v2 });
     match (mode, problems.as_slice()) {
@@ -126,12 +166,22 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
             "this machine uses cgroup v1, which works but is deprecated in Kubernetes; move to cgroup v2 when you can"
         ),
     }
+    place::check_machine(loaded, mode, &host)?;
     // Nothing is written before it is clear that mainstay may run here.
     make_root(&root)?;
     let lock = LockFile::acquire(&root.join("mainstay.lock"))?;
+    let strays = mainstay_volume::end_stray_mounts(&root);
+    if strays > 0 {
+        warn!(strays, "ended mount commands that an earlier mainstay had begun and not seen to their end");
+    }
+    place::settle_in(loaded, mode, &host);
+    place::share_mounts(loaded, mode);
     let node_name: Arc<str> =
         host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
-    let host_ips = node::addresses(loaded);
+    let addresses = node::follow_addresses(&loaded.settings.node_ip, tasks);
+    let host_ips = addresses.borrow().clone();
+    let resources = Arc::new(place::resources(loaded, &host, &node_name)?);
+    let admission = place::facts(loaded, &host, &node_name, &resources)?;
     match raise_open_file_limit(u64::try_from(config.max_open_files).unwrap_or(0)) {
         Ok(_) => {}
         Err(error) => warn!(%error, "cannot raise the limit of open files"),
@@ -142,49 +192,146 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
         config.runtime_request_timeout.as_std(),
     )?;
 
+    let api = cluster::api_server(loaded, tasks)?;
+    let node_template = node_object::template(loaded, &host, &node_name, &resources);
+    let boot_id = host.boot_id().unwrap_or_default();
+
     // The edges listen first: health is answered while the runtime is still away, and pods with 503.
     let (events, event_receiver) = EventSink::bounded(EVENT_BOUND);
-    let event_reader =
-        mainstay_snapshot::start_events(EventStoreConfig::new(Arc::clone(&node_name)), event_receiver, tasks);
+    let event_store = EventStoreConfig {
+        file: Some(root.join("mainstay/events.json")),
+        ..EventStoreConfig::new(Arc::clone(&node_name))
+    };
+    let event_reader = mainstay_snapshot::start_events(event_store, event_receiver, tasks);
+    let (own_events, earlier_events) = (event_reader.clone(), event_reader.newest());
     let (snapshot_writer, snapshots) = mainstay_snapshot::channel();
     let heartbeat = Heartbeat::default();
+    let secure_port = port(&config.address, config.port)?;
     let bound = mainstay_server::bind(ServerConfig {
         socket: root.join("mainstay.sock"),
+        secure: secure::config(loaded, secure_port, &root, &node_name, &host_ips, api.as_ref())?,
         read_only: port(&config.address, config.read_only_port)?,
         healthz: port(&config.healthz_bind_address, config.healthz_port)?,
         sync_frequency: config.sync_frequency.as_std(),
         split_log_streams: loaded.gates.enabled("PodLogsQuerySplitStreams"),
+        switches: place::switches(loaded),
+        acting: Some(mainstay_server::ActingConfig {
+            cri: cri.clone(),
+            idle: Some(config.streaming_connection_idle_timeout.as_std()).filter(|idle| !idle.is_zero()),
+            end_websockets: loaded.gates.enabled("ExtendWebSocketsToKubelet"),
+            checkpoint_dir: root.join("checkpoints"),
+        }),
+        node_logs: place::node_logs(loaded, container_log_links(&root)),
+        host: host.clone(),
     })?;
-    let state =
-        ServerState { snapshot: snapshots.clone(), events: event_reader, heartbeat: heartbeat.clone() };
+    let local_apis = mainstay_grpc::bind(local_api::config(loaded, &root)?)?;
+    let probe_metrics = ProbeMetrics::default();
+    let counters = Arc::<Counters>::default();
+    let work: Arc<NodeCounters> = Arc::default();
+    let config_page = ConfigPage::default();
+    config_page.set(config);
+    let (sample_sender, samples) = watch::channel(Arc::default());
+    let (disk_sender, found) = watch::channel(Arc::default());
+    let (wishes, disk_wishes) = mpsc::channel(1);
+    let (assignment_sender, assignments) = watch::channel(Arc::default());
+    let devices = DevicesConfig {
+        directory: root.join("device-plugins"),
+        assignments: assignment_sender,
+        patience: Patience::default(),
+    };
+    let (devices, device_problem) = mainstay_devices::start(devices, tasks)?;
+    let state = ServerState {
+        assignments: assignments.clone(),
+        snapshot: snapshots.clone(),
+        events: event_reader,
+        heartbeat: heartbeat.clone(),
+        probes: probe_metrics.clone(),
+        samples,
+        disks: Disks { found, wishes },
+        work: Arc::clone(&work),
+        facts: stats::facts(loaded, cgroup_v2),
+        calls: Arc::clone(cri.stats()),
+        event_counts: events.counts(),
+        counters: Arc::clone(&counters),
+        process_start: Timestamp::now(),
+        process: Process { config: config_page.clone(), flags: Arc::new(loaded.flags.clone()), verbosity },
+    };
     bound.serve(state, tasks);
+    local_apis.serve(GrpcState { snapshots: snapshots.clone(), assignments, counters }, tasks);
+    secure::renew_own_certificate(loaded, &root, &node_name, addresses.clone(), tasks);
     // Up, in the sense of a service manager: it answers. Pods may have to wait for a runtime that is still away.
     manager.ready();
     manager.status("waiting for the container runtime and the manifests");
     feed_watchdog(manager, snapshots.clone(), heartbeat.clone(), config.sync_frequency.as_std(), tasks);
 
-    let (observed, refresh) = mainstay_observe::start(ObserveConfig::new(cri.clone()), tasks);
-    let sources =
-        Sources::start(sources_config(loaded, &root, &node_name), tasks, events.clone(), observed.clone())?;
+    let observe = ObserveConfig {
+        counters: Arc::clone(&work),
+        stop_signals: loaded.gates.enabled("ContainerStopSignals"),
+        ..ObserveConfig::new(cri.clone())
+    };
+    let pod_cgroups = Arc::clone(&observe.pod_cgroups);
+    let (observed, refresh) = mainstay_observe::start(observe, tasks);
+    let (usage_sender, usage) = watch::channel(Arc::default());
+    let evidence = Evidence { observed: observed.clone(), usage };
+    let sources_config = sources_config((loaded, mode), &root, &node_name, api.clone())?;
+    let sources = Sources::start(sources_config, tasks, events.clone(), evidence)?;
 
-    let cgroups = node::cgroups(loaded, &cri, &heartbeat, &tasks.shutdown()).await?;
+    let settings = node::settings(loaded, &resources, cgroup_v2, &host_ips);
+    let kills_end_containers = cgroup_v2 && !settings.single_process_oom_kill;
+    let cgroups = node::cgroups(
+        (loaded, mode),
+        &cri,
+        (&settings, &resources),
+        (&heartbeat, &events),
+        &tasks.shutdown(),
+    )
+    .await?;
+    if let Some(tree) = cgroups.as_ref().map(Cgroups::tree) {
+        let (names, hierarchy) = (tree.names().clone(), tree.hierarchy().clone());
+        if kills_end_containers {
+            pod_cgroups.get_or_init(|| (names.clone(), hierarchy.clone()));
+        }
+        // The driver that is used is the runtime's, whatever was configured.
+        let driver = names.driver().word().to_owned();
+        config_page.set(&KubeletConfiguration { cgroup_driver: driver, ..config.clone() });
+        let slices = stats::slices(loaded, &hierarchy);
+        let config = SamplesConfig { names, hierarchy, slices, cri: cri.clone(), period: SAMPLE_PERIOD };
+        samples::start(config, observed.clone(), sample_sender, tasks);
+    }
     if !config.pod_cidr.is_empty()
         && let Err(error) = cri.update_runtime_config(&config.pod_cidr).await
     {
         warn!(%error, "cannot tell the runtime the pod network");
     }
+    let held = cgroups.as_ref().filter(|_| config.enforce_node_allocatable.iter().any(|it| it == "pods"));
+    let held = held.map(|held| held.tree().names().top());
+    let gauge = place::pressure((loaded, &host, &node_name), &resources, held, (&cri, &events));
+    let (pressure, mut pressure_problems) = mainstay_observe::pressure::start(gauge, tasks).await;
     let links = container_log_links(&root);
+    let volume_jobs = Jobs::default();
+    let (probe_writer, probe_results) = probes::channel();
     let (outcomes, mut problems) = mainstay_reconcile::start(
         ReconcileConfig {
             cri: cri.clone(),
             refresh,
+            counters: Arc::clone(&work),
             events: events.clone(),
-            node: node::settings(loaded, &host, cgroup_v2, host_ips.clone()),
-            host_resolv: node::resolver(&config.resolv_conf),
+            node: settings,
+            admission,
+            pressure: pressure.clone(),
+            devices: devices.clone(),
+            addresses: addresses.clone(),
+            resolv_conf: (!config.resolv_conf.is_empty()).then(|| config.resolv_conf.clone().into()),
             cluster_dns: config.cluster_dns_addresses().iter().map(ToString::to_string).collect(),
             cgroups,
             container_log_links: links.clone(),
+            volume_jobs: volume_jobs.clone(),
             pulls: pull_limits(loaded),
+            credential_providers: mainstay_config::credential_providers(
+                &loaded.settings.image_credential_provider_config,
+                &loaded.settings.image_credential_provider_bin_dir,
+            )
+            .context("--image-credential-provider-config")?,
             max_restart_period: config
                 .crash_loop_back_off
                 .max_container_restart_period
@@ -192,29 +339,94 @@ async fn build(loaded: &Loaded, mode: Mode, tasks: &TaskGroup, manager: &Service
             sync_frequency: config.sync_frequency.as_std(),
             ownership: if mode == Mode::Run { Ownership::OnlyOurs } else { Ownership::Everything },
             heartbeat: heartbeat.clone(),
+            id_pool: node::id_pool(loaded),
         },
         sources.desired.clone(),
         observed.clone(),
+        probe_results.clone(),
         tasks,
     )?;
+    problems.append(&mut pressure_problems);
+    problems.extend(device_problem);
+    let statuses = KeptStatuses::open(&root.join("mainstay/status"), tasks);
+    problems.extend(probes::start(
+        ProbesConfig {
+            cri: cri.clone(),
+            events: events.clone(),
+            addresses: addresses.clone(),
+            state_dir: root.join("mainstay/probes"),
+            metrics: probe_metrics,
+            shown: statuses.probes(),
+        },
+        outcomes.clone(),
+        observed.clone(),
+        probe_writer,
+        tasks,
+    ));
+    if config.local_storage_capacity_isolation {
+        let config = UsageConfig { cri: cri.clone(), root_dir: root.clone(), period: USAGE_PERIOD };
+        usage::start(config, outcomes.clone(), observed.clone(), usage_sender, tasks);
+    }
+    filesystems::start(
+        stats::filesystems(config, &cri, &host, &root),
+        outcomes.clone(),
+        observed.clone(),
+        disk_wishes,
+        disk_sender,
+        tasks,
+    );
     problems.extend(mainstay_snapshot::start(
         SnapshotConfig {
+            counters: Arc::clone(&work),
             node_name: Arc::clone(&node_name),
-            host_ips,
-            status_dir: root.join("mainstay/status"),
+            resources,
+            state_dir: root.join("mainstay"),
+            node: Some(NodeTemplate {
+                node: node_template,
+                images: mainstay_observe::images::start(
+                    cri.clone(),
+                    IMAGES_PERIOD,
+                    usize::try_from(config.node_status_max_images).ok(),
+                    tasks,
+                ),
+            }),
         },
-        Inputs { desired: sources.desired.clone(), observed, outcomes },
+        statuses,
+        Inputs {
+            desired: sources.desired.clone(),
+            observed,
+            outcomes,
+            probes: probe_results,
+            addresses,
+            pressure,
+            extended: devices.resources(),
+        },
         snapshot_writer,
         tasks,
     ));
+    let boot_file = root.join("mainstay/boot.json");
+    problems.extend(mainstay_snapshot::note_boot(&boot_file, &node_name, &boot_id, &events));
     for problem in problems {
         warn!("{problem}");
         let target = EventTarget::Node;
-        let (kind, reason) = (EventKind::Warning, "StateFileSetAside");
+        let (kind, reason) = (EventKind::Warning, "StateFileSetAside".into());
         events.send(Event { target, kind, reason, message: problem, time: Timestamp::now() });
     }
-    mainstay_upkeep::start(upkeep(loaded, mode, cri, root, links), &snapshots, tasks);
+    let upkeep = upkeep((loaded, mode), (cri, root, links), sources.desired.clone(), (volume_jobs, &events));
+    mainstay_upkeep::start(upkeep, &snapshots, tasks);
+    if place::makes_iptables_chains(loaded, mode) {
+        mainstay_upkeep::iptables::start(tasks);
+    }
 
+    if let Some(client) = api {
+        let feeds = Feeds {
+            snapshots: snapshots.clone(),
+            events: own_events,
+            events_after: earlier_events,
+            api_pods: sources.api_pods,
+        };
+        mainstay_uplink::start(cluster::uplink(loaded, client, &node_name), feeds, tasks);
+    }
     release_memory_when_quiet(snapshots.clone(), tasks);
     info!(
         node = %node_name,
@@ -258,7 +470,12 @@ fn port(address: &str, port: i32) -> Result<Option<SocketAddr>> {
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-fn sources_config(loaded: &Loaded, root: &std::path::Path, node_name: &Arc<str>) -> SourcesConfig {
+fn sources_config(
+    (loaded, mode): (&Loaded, Mode),
+    root: &std::path::Path,
+    node_name: &Arc<str>,
+    api_server: Option<Client>,
+) -> Result<SourcesConfig> {
     let config = &loaded.config;
     let url = (!config.static_pod_url.is_empty()).then(|| UrlSource {
         url: config.static_pod_url.clone(),
@@ -270,15 +487,19 @@ fn sources_config(loaded: &Loaded, root: &std::path::Path, node_name: &Arc<str>)
             .collect(),
         check_frequency: config.http_check_frequency.as_std(),
     });
-    SourcesConfig {
+    let object_key = cluster::object_key(loaded).context("--object-key-file")?;
+    Ok(SourcesConfig {
         node_name: Arc::clone(node_name),
         root_dir: root.to_owned(),
         static_pod_path: (!config.static_pod_path.is_empty()).then(|| config.static_pod_path.clone().into()),
         file_check_frequency: config.file_check_frequency.as_std(),
-        any_extension: false,
+        any_extension: loaded.settings.manifest_files == "any",
         static_pod_url: url,
-        api_server: false,
-    }
+        api_server,
+        object_key,
+        takes_over: mode == Mode::Kubelet,
+        gates: node::pod_gates(loaded),
+    })
 }
 
 fn pull_limits(loaded: &Loaded) -> PullLimits {
@@ -294,7 +515,12 @@ fn pull_limits(loaded: &Loaded) -> PullLimits {
     }
 }
 
-fn upkeep(loaded: &Loaded, mode: Mode, cri: Cri, root: PathBuf, links: PathBuf) -> UpkeepConfig {
+fn upkeep(
+    (loaded, mode): (&Loaded, Mode),
+    (cri, root, links): (Cri, PathBuf, PathBuf),
+    desired: watch::Receiver<Arc<DesiredState>>,
+    (volume_jobs, events): (Jobs, &EventSink),
+) -> UpkeepConfig {
     let (config, settings) = (&loaded.config, &loaded.settings);
     UpkeepConfig {
         cri,
@@ -302,6 +528,9 @@ fn upkeep(loaded: &Loaded, mode: Mode, cri: Cri, root: PathBuf, links: PathBuf) 
         pod_logs_dir: config.pod_logs_dir.clone().into(),
         container_log_links: links,
         remove_unknown: mode == Mode::Kubelet,
+        desired,
+        volume_jobs,
+        events: events.clone(),
         keep: Keep {
             per_container: settings.maximum_dead_containers_per_container,
             in_all: settings.maximum_dead_containers,

@@ -18,7 +18,7 @@ const USAGE: u8 = 64;
     about = "A Kubernetes node agent: runs this machine's pods and answers for them",
     disable_version_flag = true,
     arg_required_else_help = true,
-    after_help = "On one machine:    mainstay run --manifests DIR\nIn a cluster:      mainstay kubelet --config FILE …   (upstream's flags; `mainstay kubelet --help`)\nLook at it:        mainstay pods, mainstay describe pod NAME, mainstay logs NAME, mainstay events"
+    after_help = "On one machine:    mainstay run --manifests DIR\nIn a cluster:      mainstay kubelet --config FILE …   (upstream's flags; `mainstay kubelet --help`)\nLook at it:        mainstay pods, mainstay describe NAME, mainstay logs NAME, mainstay events\nReach into it:     mainstay exec -it NAME -- sh, mainstay attach NAME, mainstay port-forward NAME 8080:80"
 )]
 struct Cli {
     /// Print the version.
@@ -92,6 +92,26 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// The configuration that a command line of mainstay (with its own name first) means, if it is one that runs a node.
+pub(crate) fn configuration_of(args: Vec<OsString>) -> Option<Result<Loaded, Vec<Problem>>> {
+    let is_kubelet = |word: Option<&OsString>| {
+        word.and_then(|word| Path::new(word).file_name()).is_some_and(|name| name == "kubelet")
+    };
+    let behind = match (is_kubelet(args.first()), is_kubelet(args.get(1))) {
+        (true, _) => Some(1),
+        (false, true) => Some(2),
+        (false, false) => None,
+    };
+    if let Some(behind) = behind {
+        let flags = args.into_iter().skip(behind);
+        return Some(parse_kubelet_flags(flags).and_then(|flags| load(&flags)));
+    }
+    match Cli::try_parse_from(args).ok()?.command? {
+        Command::Run(args) => Some(run::load(&args)),
+        _ => None,
+    }
+}
+
 fn kubelet(args: Vec<OsString>) -> ExitCode {
     let flags = match parse_kubelet_flags(args) {
         Ok(flags) => flags,
@@ -113,7 +133,8 @@ fn kubelet(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn arch() -> &'static str {
+/// The machine's kind, in Go's words.
+pub(crate) fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -131,7 +152,7 @@ pub(crate) fn bad_configuration(problems: &[Problem]) -> ExitCode {
 
 /// Tells what the operator should know about a configuration that is good.
 pub(crate) fn notices(loaded: &Loaded) -> Vec<String> {
-    let mut notices = loaded.notices.clone();
+    let mut notices = [&loaded.notices[..], &loaded.flag_notices].concat();
     if !loaded.not_yet.is_empty() {
         let fields: Vec<_> = loaded.not_yet.iter().map(|field| field.path.as_str()).collect();
         notices.push(format!("set, but not acted upon by this version of mainstay: {}", fields.join(", ")));

@@ -1,17 +1,26 @@
 //! `mainstay doctor`: what of this machine is fit to run pods, and what to do about the rest.
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    fs::{File, TryLockError},
+    io::Read as _,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use mainstay_config::{HostFacts, Loaded, check_host, load, parse_kubelet_flags};
 use mainstay_cri::Cri;
 use mainstay_host::{CgroupMode, FilesystemUsage, Host, ResolvConf};
 
-use crate::cli;
+use crate::{cli, run};
 
 /// The flags of `mainstay doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// The KubeletConfiguration to go by
+    /// The KubeletConfiguration to go by [default: that of the node that runs on --root-dir, if one does]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The container runtime's CRI socket [default: as configured]
@@ -51,11 +60,24 @@ impl Report {
         // Writing to a String cannot fail.
         writeln!(self.text, "{mark}  {subject}: {words}").ok();
     }
+
+    fn finish(self) -> ExitCode {
+        let printed = cli::print(&self.text);
+        if self.failed { ExitCode::FAILURE } else { printed }
+    }
 }
 
 /// Looks at everything and prints a line each. Exit code 1 when something would keep pods from running.
 pub(crate) fn main(args: &DoctorArgs) -> ExitCode {
     let mut report = Report::default();
+    if args.config.is_none()
+        && args.runtime_endpoint.is_none()
+        && let Some((pid, loaded)) = running(&args.root_dir)
+    {
+        report.add(Grade::Ok, "configuration", format!("that of the running node (pid {pid})"));
+        examine(&loaded, &mut report);
+        return report.finish();
+    }
     let mut flags = vec![format!("--root-dir={}", args.root_dir.display())];
     flags.extend(args.config.iter().map(|file| format!("--config={}", file.display())));
     flags.extend(
@@ -65,14 +87,30 @@ pub(crate) fn main(args: &DoctorArgs) -> ExitCode {
         Err(problems) => {
             problems.iter().for_each(|problem| report.add(Grade::Fail, "configuration", problem));
         }
-        Ok(loaded) => {
+        Ok(mut loaded) => {
             report.add(Grade::Ok, "configuration", "valid");
+            run::settle_pod_logs(&mut loaded, None);
             examine(&loaded, &mut report);
         }
     }
-    let failed = report.failed;
-    let printed = cli::print(&report.text);
-    if failed { ExitCode::FAILURE } else { printed }
+    report.finish()
+}
+
+/// The node that runs on this root, by its own command line: nobody else knows what it was started with.
+fn running(root: &Path) -> Option<(u32, Loaded)> {
+    let mut lock = File::open(root.join("mainstay.lock")).ok()?;
+    if !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        return None;
+    }
+    let mut text = String::new();
+    (&mut lock).take(4096).read_to_string(&mut text).ok()?;
+    let pid: u32 = text.strip_prefix("pid ")?.split(',').next()?.parse().ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0);
+    let args = words.map(|word| OsString::from_vec(word.to_owned())).collect();
+    // Its relative paths are from where it was started.
+    std::env::set_current_dir(format!("/proc/{pid}/cwd")).ok()?;
+    cli::configuration_of(args)?.ok().map(|loaded| (pid, loaded))
 }
 
 fn examine(loaded: &Loaded, report: &mut Report) {
@@ -92,14 +130,25 @@ fn examine(loaded: &Loaded, report: &mut Report) {
     }
     match host.cgroup_mode() {
         Ok(mode) => {
-            let grade = if mode == CgroupMode::V2 { Grade::Ok } else { Grade::Warn };
-            report.add(grade, "cgroups", match mode {
+            let words = match mode {
                 CgroupMode::V2 => "v2",
-                CgroupMode::V1 => "v1 (works with `mainstay run`; `mainstay kubelet` needs failCgroupV1: false)",
-                CgroupMode::Hybrid => "v1 controllers beside an empty v2 tree (works with `mainstay run`; `mainstay kubelet` needs failCgroupV1: false)",
-            });
-            for problem in check_host(&loaded.config, HostFacts { cgroup_v2: mode == CgroupMode::V2 }) {
-                report.add(Grade::Warn, "cgroups", problem);
+                CgroupMode::V1 => "v1, which is deprecated in Kubernetes",
+                CgroupMode::Hybrid => {
+                    "v1 controllers beside an empty v2 tree; v1 is deprecated in Kubernetes"
+                }
+            };
+            let refused =
+                !check_host(&loaded.config, HostFacts { cgroup_v2: mode == CgroupMode::V2 }).is_empty();
+            match (mode, refused) {
+                (CgroupMode::V2, _) => report.add(Grade::Ok, "cgroups", words),
+                (_, false) => report.add(Grade::Warn, "cgroups", format!("{words}; move to v2 when you can")),
+                (_, true) => report.add(
+                    Grade::Warn,
+                    "cgroups",
+                    format!(
+                        "{words}; works with `mainstay run`, `mainstay kubelet` needs failCgroupV1: false"
+                    ),
+                ),
             }
         }
         Err(error) => report.add(Grade::Fail, "cgroups", error),

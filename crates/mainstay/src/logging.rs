@@ -1,7 +1,8 @@
 //! Log lines: text or JSON on standard error, levels as klog counts them.
 
 use mainstay_config::KubeletConfiguration;
-use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use mainstay_server::Verbosity;
+use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 /// klog's verbosity as a filter: 0 to 3 are for operators, 4 and 5 for debugging, 6 and above show every step.
 ///
@@ -15,8 +16,9 @@ fn filter_for(verbosity: u32) -> &'static str {
     }
 }
 
-/// Starts logging. `RUST_LOG` (targets and levels, without span filters) goes before the verbosity.
-pub(crate) fn start(config: &KubeletConfiguration) {
+/// Starts logging. `RUST_LOG` (targets and levels, without span filters) goes before the verbosity, until that is changed
+/// through what is returned.
+pub(crate) fn start(config: &KubeletConfiguration) -> Verbosity {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let parsed = asked.as_deref().map(str::parse::<Targets>);
     // The words in `filter_for` are our own and parse; what a person wrote may not.
@@ -25,6 +27,7 @@ pub(crate) fn start(config: &KubeletConfiguration) {
         Some(Ok(filter)) => filter.clone(),
         Some(Err(_)) | None => by_verbosity(),
     };
+    let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
     // A second start (in tests) keeps the first one's settings.
     if config.logging.format == "json" {
@@ -35,4 +38,9 @@ pub(crate) fn start(config: &KubeletConfiguration) {
     if let Some(Err(error)) = parsed {
         tracing::warn!(%error, "RUST_LOG is not understood; write it as `debug` or `mainstay_reconcile=debug,info`");
     }
+    Verbosity::new(move |level| {
+        let filter = filter_for(level).parse::<Targets>().unwrap_or_default();
+        // Fails only when logging has ended.
+        handle.reload(filter).ok();
+    })
 }

@@ -8,12 +8,23 @@
 mod app;
 mod check;
 mod cli;
+mod cluster;
 mod doctor;
+mod local_api;
 mod logging;
 mod node;
+mod node_cgroups;
+mod node_object;
+mod place;
 mod run;
+mod secure;
+mod stats;
 
 use std::process::ExitCode;
+
+/// Notes where memory goes, once the agent asks for it; see the `profile` crate for the cost.
+#[global_allocator]
+static HEAP: mainstay_profile::SampledHeap = mainstay_profile::SampledHeap;
 
 fn main() -> ExitCode {
     let args: Vec<std::ffi::OsString> = std::env::args_os().collect();

@@ -3,26 +3,44 @@
 use std::{net::UdpSocket, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use mainstay_cgroup::{CgroupNames, Driver};
+use jiff::Timestamp;
+use mainstay_cgroup::{CgroupNames, Driver, PodCgroups};
 use mainstay_config::Loaded;
 use mainstay_cri::Cri;
-use mainstay_host::{CgroupMode, Host, ResolvConf};
-use mainstay_podspec::runtime::{HostResolv, NodeSettings, SwapSettings};
-use mainstay_reconcile::Cgroups;
-use mainstay_task::Shutdown;
-use mainstay_types::Heartbeat;
+use mainstay_host::{CgroupMode, Host};
+use mainstay_podspec::PodGates;
+use mainstay_podspec::runtime::{MemoryQos, NodeSettings, SwapSettings};
+use mainstay_reconcile::{Cgroups, IdPool};
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::{Event, EventKind, EventSink, EventTarget, Heartbeat, NodeResources};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::{app::Mode, node_cgroups};
+
+/// How long the start waits for the cgroups that pods share. systemd answers in milliseconds.
+const SYSTEMD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the node's addresses are looked at.
+const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(10);
+/// And while it has none.
+const LOOK_FOR_ADDRESSES: Duration = Duration::from_secs(1);
+
+/// A file to read the boot ID from, instead of the kernel's: how tests simulate a reboot.
+const TEST_BOOT_ID_FILE: &str = "MAINSTAY_TEST_BOOT_ID_FILE";
+
+/// The machine that mainstay runs on.
+pub(crate) fn host() -> Host {
+    match std::env::var_os(TEST_BOOT_ID_FILE) {
+        Some(file) => Host::default().with_boot_id_file(file),
+        None => Host::default(),
+    }
+}
+
 /// The node's addresses: `--node-ip`, else the one that packets to the outside come from. Nothing is sent.
-pub(crate) fn addresses(loaded: &Loaded) -> Vec<String> {
-    let given: Vec<_> = loaded
-        .settings
-        .node_ip
-        .split(',')
-        .map(str::trim)
-        .filter(|ip| !ip.is_empty())
-        .map(str::to_owned)
-        .collect();
+pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
+    let given: Vec<_> =
+        node_ip.split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
     if !given.is_empty() {
         return given;
     }
@@ -39,26 +57,65 @@ pub(crate) fn addresses(loaded: &Loaded) -> Vec<String> {
         .collect()
 }
 
+/// The node's addresses as they are, and as they change: a lease that came late or another network must not leave pods
+/// with an address that nobody has. Asking takes four system calls and sends nothing.
+pub(crate) fn follow_addresses(node_ip: &str, tasks: &TaskGroup) -> watch::Receiver<Arc<[String]>> {
+    let (sender, addresses) = watch::channel(Arc::from(self::addresses(node_ip)));
+    if !node_ip.is_empty() {
+        // Given ones do not change; the channel lives as long as its readers.
+        return addresses;
+    }
+    let shutdown = tasks.shutdown();
+    tasks.spawn_critical("addresses", async move {
+        loop {
+            let wait = if sender.borrow().is_empty() { LOOK_FOR_ADDRESSES } else { LOOK_AT_ADDRESSES };
+            if shutdown.run_until_signalled(tokio::time::sleep(wait)).await.is_none() {
+                return;
+            }
+            let found: Arc<[String]> = self::addresses("").into();
+            // None is no news: the machine keeps its last name while a cable is out, as upstream's node does.
+            if !found.is_empty() && *sender.borrow() != found {
+                info!(?found, "the node has other addresses");
+                sender.send_replace(found);
+            }
+        }
+    });
+    addresses
+}
+
 /// What container configurations depend on.
-pub(crate) fn settings(loaded: &Loaded, host: &Host, cgroup_v2: bool, host_ips: Vec<String>) -> NodeSettings {
+pub(crate) fn settings(
+    loaded: &Loaded,
+    resources: &NodeResources,
+    cgroup_v2: bool,
+    host_ips: &[String],
+) -> NodeSettings {
     let config = &loaded.config;
-    let memory = host.memory_total_bytes().unwrap_or_default();
     NodeSettings {
         root_dir: loaded.settings.root_dir.clone().into(),
         pod_logs_dir: config.pod_logs_dir.clone().into(),
         cluster_domain: config.cluster_domain.clone(),
-        host_ips,
-        memory_capacity: i64::try_from(memory).unwrap_or(i64::MAX),
+        host_ips: host_ips.to_vec(),
+        allocatable: resources.allocatable.clone(),
+        memory_capacity: resources.memory_bytes(),
         cfs_period_micros: config
             .cpu_cfs_quota
             .then(|| i64::try_from(config.cpu_cfs_quota_period.as_std().as_micros()).unwrap_or(100_000)),
         cgroup_v2,
         single_process_oom_kill: config.single_process_oom_kill.unwrap_or(!cgroup_v2),
         seccomp_default: config.seccomp_default,
-        swap: SwapSettings { controller: swap_controller(cgroup_v2), ..SwapSettings::default() },
+        swap: SwapSettings {
+            controller: swap_controller(cgroup_v2),
+            limited: loaded.gates.enabled("NodeSwap") && config.memory_swap.swap_behavior == "LimitedSwap",
+            capacity: resources.swap_bytes,
+        },
+        memory_qos: loaded.gates.enabled("MemoryQoS").then(|| MemoryQos {
+            tiered_reservation: config.memory_reservation_policy == "TieredReservation",
+            throttling_factor: config.memory_throttling_factor,
+            page_size: i64::try_from(rustix::param::page_size()).unwrap_or(4096),
+        }),
         huge_page_sizes: huge_page_sizes(),
         extra_masked_paths: thermal_paths(),
-        ..NodeSettings::default()
     }
 }
 
@@ -100,22 +157,6 @@ fn thermal_paths() -> Vec<String> {
         .collect()
 }
 
-/// The node's resolver; `None` when `resolvConf` is empty.
-pub(crate) fn resolver(path: &str) -> Option<HostResolv> {
-    if path.is_empty() {
-        return None;
-    }
-    match ResolvConf::read(Path::new(path)) {
-        Ok(conf) => {
-            Some(HostResolv { nameservers: conf.nameservers, searches: conf.searches, options: conf.options })
-        }
-        Err(error) => {
-            warn!(%error, "pods get no name servers from the node");
-            Some(HostResolv::default())
-        }
-    }
-}
-
 /// Whether this machine runs on the unified hierarchy.
 pub(crate) fn is_cgroup_v2(host: &Host) -> Result<bool> {
     Ok(host.cgroup_mode().context("cannot tell how cgroups are mounted")? == CgroupMode::V2)
@@ -123,9 +164,10 @@ pub(crate) fn is_cgroup_v2(host: &Host) -> Result<bool> {
 
 /// Pod cgroups, with the driver the runtime uses. Waits for the runtime, which alone can tell.
 pub(crate) async fn cgroups(
-    loaded: &Loaded,
+    (loaded, mode): (&Loaded, Mode),
     cri: &Cri,
-    heartbeat: &Heartbeat,
+    (node, resources): (&NodeSettings, &NodeResources),
+    (heartbeat, events): (&Heartbeat, &EventSink),
     shutdown: &Shutdown,
 ) -> Result<Option<Cgroups>> {
     let config = &loaded.config;
@@ -133,6 +175,7 @@ pub(crate) async fn cgroups(
         return Ok(None);
     }
     let configured = if config.cgroup_driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs };
+    let mut told = false;
     let driver = loop {
         // Waiting for the runtime is a life, too.
         heartbeat.beat();
@@ -142,7 +185,13 @@ pub(crate) async fn cgroups(
                 Some(k8s_cri::v1::CgroupDriver::Cgroupfs) => break Driver::Cgroupfs,
                 None => break configured,
             },
-            Err(error) if error.is_transient() => {
+            // containerd before 2.0 cannot tell.
+            Err(error) if error.is_unimplemented() => break configured,
+            // Any other error is no answer: a runtime that has not found itself yet says so, and the wrong driver would last.
+            Err(error) => {
+                if !error.is_transient() && !std::mem::replace(&mut told, true) {
+                    warn!(%error, "the runtime does not tell its cgroup driver; asking again");
+                }
                 if shutdown
                     .run_until_signalled(tokio::time::sleep(Duration::from_millis(500)))
                     .await
@@ -151,8 +200,6 @@ pub(crate) async fn cgroups(
                     return Ok(None);
                 }
             }
-            // containerd before 2.0 cannot tell.
-            Err(_) => break configured,
         }
     };
     if driver != configured {
@@ -160,11 +207,62 @@ pub(crate) async fn cgroups(
     }
     let root = if config.cgroup_root.is_empty() { "/" } else { &config.cgroup_root };
     let names = CgroupNames::new(driver, root).context("cgroupRoot is not usable")?;
-    let hierarchy = match driver {
-        Driver::Cgroupfs => Some(Arc::new(
-            mainstay_cgroup::Cgroups::open("/sys/fs/cgroup").context("cannot use the machine's cgroups")?,
-        )),
-        Driver::Systemd => None,
+    let hierarchy =
+        mainstay_cgroup::Cgroups::open("/sys/fs/cgroup").context("cannot use the machine's cgroups")?;
+    let missing = hierarchy.missing_controllers();
+    anyhow::ensure!(
+        missing.is_empty(),
+        "the cgroup controllers {missing:?} are missing; enable them in the kernel (cgroup_enable=…), pods need them"
+    );
+    let cgroups = node_cgroups::build(loaded, mode, PodCgroups::new(names, hierarchy), node, resources)?;
+    let prepared = cgroups.clone();
+    let prepare = tokio::task::spawn_blocking(move || prepared.prepare());
+    let problem = match tokio::time::timeout(SYSTEMD_PATIENCE, prepare).await {
+        Ok(done) => match done.context("making the pods' cgroups died")? {
+            Ok(()) => return Ok(Some(cgroups)),
+            Err(error) if error.is_systemds() => format!("{:#}", anyhow::Error::from(error)),
+            Err(error) => return Err(error).context("cannot make the pods' cgroups"),
+        },
+        Err(_) => format!("making them has not ended after {} s", SYSTEMD_PATIENCE.as_secs()),
     };
-    Ok(Some(Cgroups { names, hierarchy, pids_max: Some(config.pod_pids_limit).filter(|limit| *limit > 0) }))
+    // A systemd that is slow or away is waited for: each pod's try includes the cgroups above it, and says what it met.
+    let message = format!("cannot make the pods' cgroups; pods wait, and it is tried again: {problem}");
+    warn!("{message}");
+    let (target, kind, reason) =
+        (EventTarget::Node, EventKind::Warning, "FailedNodeAllocatableEnforcement".into());
+    events.send(Event { target, kind, reason, message, time: Timestamp::now() });
+    Ok(Some(cgroups))
+}
+
+/// The gates that decide what a field of a pod means.
+pub(crate) fn pod_gates(loaded: &Loaded) -> PodGates {
+    let on = |name: &str| loaded.gates.enabled(name);
+    PodGates {
+        container_restart_rules: on("ContainerRestartRules"),
+        restart_all_containers: on("RestartAllContainersOnContainerExits"),
+        container_stop_signals: on("ContainerStopSignals"),
+        env_files: on("EnvFiles"),
+        pod_level_resources: on("PodLevelResources"),
+    }
+}
+
+/// The user IDs for pods with `hostUsers: false`: those that the machine's owner set aside for the user `kubelet`, or
+/// all above the machine's own.
+pub(crate) fn id_pool(loaded: &Loaded) -> IdPool {
+    let per_pod = loaded.config.user_namespaces.as_ref().and_then(|namespaces| namespaces.ids_per_pod);
+    let per_pod = per_pod.and_then(|ids| u32::try_from(ids).ok()).unwrap_or(65536);
+    let ranges = |path: &str| mainstay_host::subordinate_ids(Path::new(path), "kubelet");
+    match (ranges("/etc/subuid"), ranges("/etc/subgid")) {
+        (None, None) => IdPool { per_pod, ..IdPool::default() },
+        // Upstream wants exactly this as well: one range, the same for both.
+        (Some(uids), Some(gids)) if uids == gids => IdPool { first: uids.0, length: uids.1, per_pod },
+        (uids, gids) => {
+            warn!(
+                ?uids,
+                ?gids,
+                "pods with hostUsers: false will not start; give kubelet the same range in /etc/subuid and /etc/subgid"
+            );
+            IdPool { first: 0, length: 0, per_pod }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `mainstay run`: a node on one machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mainstay_config::{Loaded, Problem, load as load_config, parse_kubelet_flags};
 
@@ -19,21 +19,28 @@ pub(crate) struct RunArgs {
     /// Directory for container logs [default: /var/log/pods, or `logs` below another --root-dir]
     #[arg(long, value_name = "DIR")]
     pod_logs_dir: Option<PathBuf>,
-    /// Cgroup under which pods' cgroups are made [default: /]
+    /// Cgroup under which pods' cgroups are made; one of its own, so that no other kubelet's are touched [default: /mainstay]
     #[arg(long, value_name = "PATH")]
     cgroup_root: Option<String>,
     /// Name of the node, part of pods' names [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Serve /pods and /healthz to everybody on this loopback port
+    /// Serve what is only to be read (/pods, /node, /stats/, /metrics, /healthz) to everybody on this loopback port [default: no port]
     #[arg(long, value_name = "PORT")]
     read_only_port: Option<u16>,
+    /// Serve the whole API with TLS on this port of every address (with --read-only-port: of loopback; `address` in --config
+    /// names another), to users and rules in `access.yaml` below --root-dir [default: no port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     /// Port of the health endpoint on loopback; 0 for none [default: 10248]
     #[arg(long, value_name = "PORT")]
     healthz_port: Option<u16>,
     /// A KubeletConfiguration for everything else
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Only to say where it belongs.
+    #[arg(long, hide = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// How much is logged: 0 for operators, 4 for debugging, 6 for every step
     #[arg(short, long, value_name = "N")]
     v: Option<u32>,
@@ -44,6 +51,14 @@ pub(crate) struct RunArgs {
 
 /// The configuration these flags mean. They are upstream's flags in friendlier words, so they are checked as those are.
 pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
+    if args.kubeconfig.is_some() {
+        let remedy = "start `mainstay kubelet --kubeconfig=FILE` instead";
+        return Err(vec![Problem::new(
+            "--kubeconfig",
+            "is for a node of a cluster, and `mainstay run` runs one alone",
+            remedy,
+        )]);
+    }
     let mut flags: Vec<String> = Vec::new();
     let mut flag = |name: &str, value: String| flags.push(format!("--{name}={value}"));
     flag("root-dir", args.root_dir.display().to_string());
@@ -59,7 +74,9 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
     }
     if let Some(port) = args.read_only_port {
         flag("read-only-port", port.to_string());
-        flag("address", "127.0.0.1".into());
+    }
+    if let Some(port) = args.port {
+        flag("port", port.to_string());
     }
     if let Some(port) = args.healthz_port {
         flag("healthz-port", port.to_string());
@@ -74,21 +91,37 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
         flag("logging-format", format.clone());
     }
     let mut loaded = load_config(&parse_kubelet_flags(flags)?)?;
-    let other_root = args.root_dir != *"/var/lib/kubelet";
-    match &args.pod_logs_dir {
-        Some(dir) => loaded.config.pod_logs_dir = absolute(dir),
-        None if other_root && loaded.config.pod_logs_dir == "/var/log/pods" => {
-            loaded.config.pod_logs_dir = absolute(&args.root_dir.join("logs"));
-        }
-        None => {}
-    }
     loaded.settings.root_dir = absolute(&args.root_dir);
+    settle_pod_logs(&mut loaded, args.pod_logs_dir.as_deref());
+    // Below `/` it would share `kubepods`, and its limits, with whatever kubelet the machine has.
+    if !loaded.set.contains("cgroupRoot") {
+        loaded.config.cgroup_root = "/mainstay".into();
+    }
+    // To everybody, but not to everybody's machine.
+    if args.read_only_port.is_some() && !loaded.set.contains("address") {
+        loaded.config.address = "127.0.0.1".into();
+    }
+    // On one's own machine the socket is enough, and the usual port may be another kubelet's.
+    let asked = ["port", "enableServer"].iter().any(|field| loaded.set.contains(*field));
+    loaded.config.enable_server &= asked;
     // These notices compare with upstream's start by flags, which this is not.
-    loaded.notices.clear();
+    loaded.flag_notices.clear();
     Ok(loaded)
 }
 
+/// Where logs go: where it is said, else below another root than the usual one.
+pub(crate) fn settle_pod_logs(loaded: &mut Loaded, given: Option<&Path>) {
+    let root = Path::new(&loaded.settings.root_dir);
+    match given {
+        Some(dir) => loaded.config.pod_logs_dir = absolute(dir),
+        None if root != Path::new("/var/lib/kubelet") && loaded.config.pod_logs_dir == "/var/log/pods" => {
+            loaded.config.pod_logs_dir = absolute(&root.join("logs"));
+        }
+        None => {}
+    }
+}
+
 /// Paths are handed to the runtime, which has another working directory.
-fn absolute(path: &std::path::Path) -> String {
+fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -1,30 +1,36 @@
 //! The actor: one owner of the observed state.
 
+mod relist;
+
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
-    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use k8s_cri::v1 as cri;
 use mainstay_cri::{Cri, CriError};
-use mainstay_task::TaskGroup;
-use mainstay_types::{MadeObjects, ObservedPod, ObservedState, PodUid, ReadWish, RuntimeHealth, labels};
+use mainstay_task::{Backoff, TaskGroup};
+use mainstay_types::{
+    FullName, MadeObjects, NodeCounters, ObservedPod, ObservedState, PodUid, ReadWish, RuntimeHealth,
+};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use crate::{events, health, read};
+use self::relist::Relist;
+use crate::{
+    events, health,
+    kills::{Kills, PodCgroups},
+    read,
+};
 
 /// How many pods are read at once.
 const PARALLEL_READS: usize = 16;
-/// Longest that one pod may hold up a relist; it is then left out for [`STUCK_PAUSE`].
-const READ_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a pod about which the runtime does not answer is left out of relists.
-const STUCK_PAUSE: Duration = Duration::from_secs(60);
-/// Longest that the runtime may take to say how it is.
-const HEALTH_DEADLINE: Duration = Duration::from_secs(10);
+/// The first list is published without the pods that could not be read for this long.
+const FIRST_LIST_PATIENCE: Duration = Duration::from_secs(12);
+/// How long a pod about which the runtime does not answer is left out of relists: longer each time in a row, because a machine
+/// that is merely busy must not lose sight of it.
+const STUCK_PAUSE: Backoff = Backoff::doubling(Duration::from_secs(5), Duration::from_secs(60));
 /// How many wishes may wait; with the channel full reconcile wishes again a little later.
 const REFRESH_BOUND: usize = 512;
 
@@ -39,6 +45,16 @@ pub struct ObserveConfig {
     pub relist_period_with_events: Duration,
     /// Between looks at the runtime's own health.
     pub health_period: Duration,
+    /// Gate ContainerStopSignals: what signal ends a container is told.
+    pub stop_signals: bool,
+    /// What is counted of its work.
+    pub counters: Arc<NodeCounters>,
+    /// Where the kernel counts what it killed in pods.
+    pub pod_cgroups: PodCgroups,
+    /// Longest that reading one pod may take; it is then left alone for a while.
+    pub read_deadline: Duration,
+    /// Longest that the runtime may take to say how it is.
+    pub health_deadline: Duration,
 }
 
 impl ObserveConfig {
@@ -47,9 +63,14 @@ impl ObserveConfig {
     pub fn new(cri: Cri) -> Self {
         Self {
             cri,
+            counters: Arc::default(),
             relist_period: Duration::from_secs(1),
             relist_period_with_events: Duration::from_secs(10),
             health_period: Duration::from_secs(5),
+            stop_signals: false,
+            pod_cgroups: PodCgroups::default(),
+            read_deadline: Duration::from_secs(5),
+            health_deadline: Duration::from_secs(10),
         }
     }
 }
@@ -64,13 +85,20 @@ pub fn start(
     let shutdown = tasks.shutdown();
     let event_uids = events::start(config.cri.clone(), tasks);
     let actor = Actor {
+        kills: Kills::new(Arc::clone(&config.pod_cgroups)),
         config,
         state: state_sender,
         fingerprints: HashMap::new(),
         reading: HashSet::new(),
         read_again: HashMap::new(),
         stuck: HashMap::new(),
+        first_tried: None,
+        settled: None,
         reads: FuturesUnordered::new(),
+        relist: None,
+        relisted: None,
+        relist_work: FuturesUnordered::new(),
+        checks: FuturesUnordered::new(),
     };
     tasks.spawn_critical("observe", async move {
         shutdown.run_until_signalled(Box::pin(actor.run(wishes, event_uids))).await;
@@ -78,7 +106,17 @@ pub fn start(
     (state, sender)
 }
 
-type ReadResult = (PodUid, Result<Option<ObservedPod>, CriError>);
+/// A reading, unless the runtime did not answer in time.
+type TimedRead = Result<Result<Option<ObservedPod>, CriError>, tokio::time::error::Elapsed>;
+type ReadResult = (PodUid, FullName, TimedRead);
+
+/// A pod about which the runtime did not answer in time.
+struct Stuck {
+    name: FullName,
+    /// So often in a row.
+    times: u32,
+    until: Instant,
+}
 
 struct Actor {
     config: ObserveConfig,
@@ -87,9 +125,21 @@ struct Actor {
     fingerprints: HashMap<PodUid, u64>,
     reading: HashSet<PodUid>,
     read_again: HashMap<PodUid, Option<MadeObjects>>,
-    /// Pods about which the runtime did not answer in time, and when that was.
-    stuck: HashMap<PodUid, Instant>,
+    stuck: HashMap<PodUid, Stuck>,
+    /// When it was first tried to make the first list.
+    first_tried: Option<Instant>,
+    /// The print of the last lists that were taken in completely, and how many pods are in them.
+    settled: Option<(u64, usize)>,
+    /// Readings of single pods.
     reads: FuturesUnordered<BoxFuture<'static, ReadResult>>,
+    kills: Kills,
+    /// The relist under way, if there is one, and what of it is being waited for.
+    relist: Option<Relist>,
+    /// When the last one began.
+    relisted: Option<Instant>,
+    relist_work: FuturesUnordered<BoxFuture<'static, relist::Progress>>,
+    /// The question how the runtime is, if it has not been answered yet.
+    checks: FuturesUnordered<BoxFuture<'static, Result<RuntimeHealth, CriError>>>,
 }
 
 impl Actor {
@@ -102,30 +152,33 @@ impl Actor {
         let mut relisted: Option<Instant> = None;
         loop {
             let room = self.reads.len() < PARALLEL_READS;
-            // Every branch is cancel safe: receivers, a pinned sleep, an interval, and a stream polled by reference.
+            // Every branch is cancel safe: receivers, intervals, and streams polled by reference. None waits for the
+            // runtime: what does is among the streams.
             tokio::select! {
-                Some(wish) = wishes.recv(), if room => self.begin_read(wish.uid, wish.made),
-                Some(uid) = events.next(), if room => self.begin_read(uid, None),
-                Some((uid, result)) = self.reads.next() => self.finish_read(uid, result),
-                _ = relist_tick.tick() => {
+                Some(wish) = wishes.recv(), if room => self.begin_read(wish.uid, Some(wish.full_name), wish.made),
+                Some(uid) = events.next(), if room => self.begin_read(uid, None, None),
+                Some((uid, name, result)) = self.reads.next() => self.finish_read(uid, name, result),
+                Some(progress) = self.relist_work.next() => {
+                    if self.proceed(progress) {
+                        relisted = Some(Instant::now());
+                        relist_tick.reset();
+                    }
+                }
+                Some(checked) = self.checks.next() => self.take_health(checked),
+                _ = relist_tick.tick(), if !self.is_relisting() => {
                     let with_events = self.state.borrow().runtime.events && events.connected();
                     if with_events && relisted.is_some_and(|at| at.elapsed() < self.config.relist_period_with_events) {
                         continue;
                     }
-                    if self.state.borrow().runtime.name.is_empty() {
-                        self.check_health(events.connected()).await;
-                    }
-                    self.relist().await;
-                    relisted = Some(Instant::now());
-                    relist_tick.reset();
+                    self.begin_relist(events.connected());
                 }
-                _ = health_tick.tick() => self.check_health(events.connected()).await,
+                _ = health_tick.tick(), if self.checks.is_empty() => self.begin_check(events.connected()),
             }
         }
     }
 
     /// Reads a pod: what is known of it and what was `made` since, or whatever the runtime lists for it.
-    fn begin_read(&mut self, uid: PodUid, made: Option<MadeObjects>) {
+    fn begin_read(&mut self, uid: PodUid, name: Option<FullName>, made: Option<MadeObjects>) {
         if !self.reading.insert(uid.clone()) {
             // What is being read now may have begun before the wish: read once more afterwards.
             match self.read_again.entry(uid) {
@@ -136,121 +189,61 @@ impl Actor {
             }
             return;
         }
-        let cri = self.config.cri.clone();
+        let (cri, deadline) = (self.config.cri.clone(), self.config.read_deadline);
         let known = self.state.borrow().pods.get(&uid).cloned();
         self.reads.push(Box::pin(async move {
             let begun = Instant::now();
-            let result = match made {
-                Some(made) => read::known(&cri, &uid, known.as_deref(), made, begun).await,
-                None => read::pod(&cri, &uid, known.as_deref(), begun).await,
+            let read = async {
+                match made {
+                    Some(made) => read::known(&cri, &uid, known.as_deref(), made, begun).await,
+                    None => read::pod(&cri, &uid, known.as_deref(), begun).await,
+                }
             };
+            let result = tokio::time::timeout(deadline, read).await;
             // "Nothing is there" is a reading too, and has its time. The next relist takes the empty entry away.
             let nothing =
                 || ObservedPod::nothing(uid.clone(), known.as_ref().map(|pod| pod.full_name.clone()), begun);
-            let result = result.map(|pod| Some(pod.unwrap_or_else(nothing)));
-            (uid, result)
+            let result = result.map(|read| read.map(|pod| Some(pod.unwrap_or_else(nothing))));
+            let name = name.or_else(|| known.as_ref().map(|pod| pod.full_name.clone()));
+            (uid, name.unwrap_or_else(|| FullName::new("", "")), result)
         }));
     }
 
-    fn finish_read(&mut self, uid: PodUid, result: Result<Option<ObservedPod>, CriError>) {
+    fn finish_read(&mut self, uid: PodUid, name: FullName, result: TimedRead) {
         self.reading.remove(&uid);
+        // The next relist compares afresh: what it lists may already differ from what was read here.
+        self.fingerprints.remove(&uid);
         match result {
-            Ok(read) => {
-                // The next relist compares afresh: what it lists may already differ from what was read here.
-                self.fingerprints.remove(&uid);
-                self.apply(vec![(uid.clone(), read)], None);
+            Ok(Ok(read)) => {
+                self.stuck.remove(&uid);
+                self.apply(vec![(uid.clone(), read)], None, None);
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 debug!(pod.uid = %uid, %error, "cannot read a pod from the runtime; the next relist tries again");
-                self.fingerprints.remove(&uid);
+            }
+            Err(_) => {
+                self.note_stuck(&uid, &name);
+                // Nobody is to wish for it again and again meanwhile.
+                if self.state.borrow().listed_at.is_some() {
+                    let mut silent = self.state.borrow().silent.clone();
+                    silent.insert(uid.clone(), name.clone());
+                    self.apply(Vec::new(), None, Some(silent));
+                }
             }
         }
         if let Some(made) = self.read_again.remove(&uid) {
-            self.begin_read(uid, made);
-        }
-    }
-
-    /// Lists everything and reads what differs.
-    async fn relist(&mut self) {
-        let begun = Instant::now();
-        let cri = self.config.cri.clone();
-        let lists = tokio::try_join!(cri.list_sandboxes(None), cri.list_containers(None));
-        let (sandboxes, containers) = match lists {
-            Ok(lists) => lists,
-            Err(error) => {
-                self.unreachable(&error);
-                return;
-            }
-        };
-        let listed = group(sandboxes, containers);
-        let known: Vec<(PodUid, Arc<ObservedPod>)> =
-            self.state.borrow().pods.iter().map(|(uid, pod)| (uid.clone(), Arc::clone(pod))).collect();
-        let known: HashMap<_, _> = known.into_iter().collect();
-
-        let mut changes: Vec<(PodUid, Option<ObservedPod>)> = known
-            .iter()
-            .filter(|(uid, pod)| !listed.contains_key(*uid) && pod.read_at < begun)
-            .map(|(uid, _)| (uid.clone(), None))
-            .collect();
-        let mut reads = FuturesUnordered::new();
-        let mut waiting: Vec<_> = listed
-            .into_iter()
-            .filter(|(uid, _)| self.stuck.get(uid).is_none_or(|since| since.elapsed() > STUCK_PAUSE))
-            .filter(|(uid, entry)| {
-                !known.contains_key(uid) || self.fingerprints.get(uid) != Some(&entry.fingerprint)
-            })
-            .collect();
-        // A pod that is left out and was never read keeps the first list from being complete.
-        let mut complete = !self.stuck.keys().any(|uid| !known.contains_key(uid));
-        loop {
-            while reads.len() < PARALLEL_READS {
-                let Some((uid, entry)) = waiting.pop() else { break };
-                let before = known.get(&uid).cloned();
-                let cri = &cri;
-                reads.push(async move {
-                    let read =
-                        read::listed(cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun);
-                    let result = tokio::time::timeout(READ_DEADLINE, read).await;
-                    (uid, entry.fingerprint, result)
-                });
-            }
-            match reads.next().await {
-                None => break,
-                Some((uid, fingerprint, Ok(Ok(pod)))) => {
-                    self.stuck.remove(&uid);
-                    self.fingerprints.insert(uid.clone(), fingerprint);
-                    changes.push((uid, pod));
-                }
-                Some((uid, _, Err(_))) => {
-                    complete = false;
-                    warn!(pod.uid = %uid, "the runtime does not answer about this pod; the others go on without it");
-                    self.stuck.insert(uid, Instant::now());
-                }
-                Some((uid, _, Ok(Err(error)))) => {
-                    complete = false;
-                    debug!(pod.uid = %uid, %error, "cannot read a pod from the runtime");
-                }
-            }
-        }
-        drop(reads);
-        for (uid, pod) in &changes {
-            if pod.is_none() {
-                self.fingerprints.remove(uid);
-            }
-        }
-        // The very first list counts only when everything in it could be read, and the runtime's name, which is shown
-        // with each container ID, is known: nothing partial is ever published.
-        let (first, named) = {
-            let state = self.state.borrow();
-            (state.listed_at.is_none(), !state.runtime.name.is_empty())
-        };
-        if (complete && named) || !first {
-            self.apply(changes, complete.then_some(begun));
+            self.begin_read(uid, Some(name), made);
         }
     }
 
     /// Puts readings into the state; receivers are woken only when something differs.
-    fn apply(&self, changes: Vec<(PodUid, Option<ObservedPod>)>, listed_at: Option<Instant>) {
+    fn apply(
+        &mut self,
+        mut changes: Vec<(PodUid, Option<ObservedPod>)>,
+        listed_at: Option<Instant>,
+        silent: Option<HashMap<PodUid, FullName>>,
+    ) {
+        self.complete(&mut changes);
         self.state.send_if_modified(|state| {
             let first = listed_at.is_some() && state.listed_at.is_none();
             let newer = |uid: &PodUid, read_at: Option<Instant>| {
@@ -260,16 +253,21 @@ impl Actor {
                 .into_iter()
                 .filter(|(uid, pod)| newer(uid, pod.as_ref().map(|p| p.read_at)))
                 .collect();
-            if changes.is_empty() && !first && listed_at.is_none() {
+            let silent = silent.filter(|silent| *silent != state.silent);
+            if changes.is_empty() && !first && listed_at.is_none() && silent.is_none() {
                 return false;
             }
-            let mut wake = first;
+            let mut wake = first || silent.is_some();
             let next = Arc::make_mut(state);
+            if let Some(silent) = silent {
+                next.silent = silent;
+            }
             for (uid, pod) in changes {
                 match pod {
                     Some(pod) => {
                         // Even an equal reading is news to reconcile, which waits for one begun after its action.
                         wake = true;
+                        next.silent.remove(&uid);
                         next.pods.insert(uid, Arc::new(pod));
                     }
                     None => wake |= next.pods.remove(&uid).is_some(),
@@ -280,6 +278,7 @@ impl Actor {
                 if !next.runtime.reachable {
                     let mut runtime = RuntimeHealth::clone(&next.runtime);
                     runtime.reachable = true;
+                    runtime.unreachable_since = None;
                     next.runtime = Arc::new(runtime);
                     wake = true;
                     info!("the container runtime answers");
@@ -288,6 +287,24 @@ impl Actor {
             next.generation += u64::from(wake);
             wake
         });
+    }
+
+    /// Adds to readings what the runtime does not say, and takes from them what nobody shall see.
+    fn complete(&mut self, changes: &mut [(PodUid, Option<ObservedPod>)]) {
+        let state = self.state.borrow();
+        self.kills.begin(state.pods.keys());
+        for (uid, pod) in changes.iter_mut() {
+            let Some(pod) = pod else { continue };
+            self.kills.mark(state.pods.get(uid).map(AsRef::as_ref), pod);
+            if !self.config.stop_signals {
+                pod.containers.iter_mut().for_each(|container| container.stop_signal = None);
+            }
+        }
+        if changes.iter().any(|(_, pod)| pod.is_none()) {
+            let gone: HashSet<&PodUid> =
+                changes.iter().filter(|(_, pod)| pod.is_none()).map(|(uid, _)| uid).collect();
+            self.kills.forget(|uid| state.pods.contains_key(uid) && !gone.contains(uid));
+        }
     }
 
     fn unreachable(&self, error: &CriError) {
@@ -299,18 +316,21 @@ impl Actor {
             let next = Arc::make_mut(state);
             let mut runtime = RuntimeHealth::clone(&next.runtime);
             runtime.reachable = false;
+            runtime.unreachable_since = Some(jiff::Timestamp::now());
             next.runtime = Arc::new(runtime);
             next.generation += 1;
             true
         });
     }
 
-    async fn check_health(&mut self, events: bool) {
-        let known = self.state.borrow().runtime.clone();
-        let check = health::check(&self.config.cri, &known, events);
-        let checked = tokio::time::timeout(HEALTH_DEADLINE, check)
-            .await
-            .unwrap_or(Err(CriError::Timeout { call: "status", after: HEALTH_DEADLINE }));
+    /// Begins to ask the runtime how it is.
+    fn begin_check(&mut self, events: bool) {
+        let (cri, known) = (self.config.cri.clone(), self.state.borrow().runtime.clone());
+        let deadline = self.config.health_deadline;
+        self.checks.push(Box::pin(async move { health::check(&cri, &known, events, deadline).await }));
+    }
+
+    fn take_health(&self, checked: Result<RuntimeHealth, CriError>) {
         match checked {
             Ok(health) => {
                 self.state.send_if_modified(|state| {
@@ -337,40 +357,4 @@ fn merge(waiting: &mut Option<MadeObjects>, made: Option<MadeObjects>) {
         }
         _ => *waiting = None,
     }
-}
-
-#[derive(Default)]
-struct Listed {
-    sandboxes: Vec<cri::PodSandbox>,
-    containers: Vec<cri::Container>,
-    fingerprint: u64,
-}
-
-/// Sorts two lists by pod. Objects without a pod UID are nobody's pods.
-fn group(sandboxes: Vec<cri::PodSandbox>, containers: Vec<cri::Container>) -> HashMap<PodUid, Listed> {
-    let mut pods: HashMap<PodUid, Listed> = HashMap::new();
-    for sandbox in sandboxes {
-        let Some(uid) = sandbox.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else {
-            continue;
-        };
-        let entry = pods.entry(uid).or_default();
-        entry.fingerprint = entry.fingerprint.wrapping_add(hash(&(&sandbox.id, sandbox.state)));
-        entry.sandboxes.push(sandbox);
-    }
-    for container in containers {
-        let Some(uid) = container.labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())) else {
-            continue;
-        };
-        let entry = pods.entry(uid).or_default();
-        entry.fingerprint = entry.fingerprint.wrapping_add(hash(&(&container.id, container.state)));
-        entry.containers.push(container);
-    }
-    pods
-}
-
-/// The order in which the runtime lists must not matter, so the parts are added up.
-fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }

@@ -60,8 +60,8 @@ async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBoo
                             attempts.succeeded();
                             let labels =
                                 event.pod_sandbox_status.map(|status| status.labels).unwrap_or_default();
-                            if let Some(uid) = labels.get(labels::POD_UID)
-                                && sender.send(PodUid::from(uid.as_str())).await.is_err()
+                            if let Some(uid) = labels::owner(&labels)
+                                && sender.send(uid).await.is_err()
                             {
                                 return;
                             }

@@ -1,11 +1,23 @@
 //! How the runtime itself is.
 
+use std::time::Duration;
+
 use mainstay_cri::{Cri, CriError};
 use mainstay_types::RuntimeHealth;
 use tracing::{info, warn};
 
 /// Asks the runtime for its conditions, and for its name when that is not known (or it was away, perhaps for an upgrade).
-pub(crate) async fn check(cri: &Cri, known: &RuntimeHealth, events: bool) -> Result<RuntimeHealth, CriError> {
+pub(crate) async fn check(
+    cri: &Cri,
+    known: &RuntimeHealth,
+    events: bool,
+    deadline: Duration,
+) -> Result<RuntimeHealth, CriError> {
+    let asked = tokio::time::timeout(deadline, ask(cri, known, events)).await;
+    asked.unwrap_or(Err(CriError::Timeout { call: "status", after: deadline }))
+}
+
+async fn ask(cri: &Cri, known: &RuntimeHealth, events: bool) -> Result<RuntimeHealth, CriError> {
     let status = cri.status().await?;
     let (name, version) = if known.name.is_empty() || !known.reachable {
         let version = cri.version().await?;
@@ -17,6 +29,9 @@ pub(crate) async fn check(cri: &Cri, known: &RuntimeHealth, events: bool) -> Res
     } else {
         (known.name.clone(), known.version.clone())
     };
+    let strict_groups = status.features.is_some_and(|features| features.supplemental_groups_policy);
+    let handler = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
+    let features = handler.and_then(|handler| handler.features).unwrap_or_default();
     let conditions = status.status.map(|status| status.conditions).unwrap_or_default();
     let problem = |kind: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
         Some(condition) if condition.status => None,
@@ -29,7 +44,10 @@ pub(crate) async fn check(cri: &Cri, known: &RuntimeHealth, events: bool) -> Res
         runtime_problem: problem("RuntimeReady"),
         network_problem: problem("NetworkReady"),
         reachable: true,
+        unreachable_since: None,
         events,
+        strict_groups,
+        recursive_read_only: features.recursive_read_only_mounts,
     };
     if health.network_problem != known.network_problem {
         match &health.network_problem {

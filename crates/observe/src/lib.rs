@@ -4,15 +4,27 @@
 //! and the relist. An event is never believed, only followed by a read. The relist asks for two lists and reads further
 //! only what differs from the last time, so that an idle node costs two calls a period.
 //!
-//! Tasks: `observe` (the actor) and `runtime events`, both owned by the task group given to [`start`]. In: wishes for
-//! a fresh look at one pod, a bounded channel. Out: a `watch` channel. It changes nothing in the runtime.
+//! Beside it, each in a task of its own, [`probes`] asks containers how they are, [`usage`] measures what pods that set a
+//! limit have written to disk, [`samples`] reads what cgroups use, [`filesystems`] looks at disks, and [`pressure`] says what the node runs short of.
+//!
+//! Tasks: `observe` (the actor), `runtime events`, `probes`, `probe files`, `storage usage`, `samples`, `filesystems` and `pressure`, owned by the task group given
+//! to the function that starts them. In: wishes for a fresh look at one pod, a bounded channel. Out: `watch` channels. It
+//! changes nothing in the runtime.
 
 #![forbid(unsafe_code)]
 
 mod actor;
 mod events;
+pub mod filesystems;
 mod health;
+pub mod images;
+mod kills;
+pub mod pressure;
+pub mod probes;
 mod read;
+pub mod samples;
 mod termination;
+pub mod usage;
 
 pub use actor::{ObserveConfig, start};
+pub use kills::PodCgroups;

@@ -1,11 +1,12 @@
 //! Reading one pod in full.
 
-use std::{cmp::Reverse, time::Instant};
+use std::{collections::BTreeSet, time::Instant};
 
 use futures_util::future::try_join_all;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use mainstay_cri::{Cri, CriError};
+use mainstay_podspec::runtime::stop_signal_name;
 use mainstay_types::{
     ContainerId, ContainerPhase, ContainerUser, FullName, MadeObjects, ObservedContainer, ObservedPod,
     ObservedSandbox, PodUid, SandboxId, annotations, labels,
@@ -44,7 +45,13 @@ pub(crate) async fn known(
     containers.extend(made.containers);
     containers.sort_unstable();
     containers.dedup();
-    let message_limit = termination::limit(containers.len());
+    // What was made since is taken for new: its name is not known yet, and to allow too little hurts no one.
+    let fresh = containers
+        .iter()
+        .filter(|(id, _)| !known.iter().flat_map(|pod| &pod.containers).any(|c| c.id == *id));
+    let names: BTreeSet<&str> =
+        known.iter().flat_map(|pod| &pod.containers).map(|container| container.name.as_str()).collect();
+    let message_limit = termination::Limit::of_each(names.len() + fresh.count());
     let sandbox_reads = sandboxes.into_iter().map(|id| async move {
         match known.and_then(|known| known.sandboxes.iter().find(|s| s.id == id)).filter(|s| !s.ready) {
             Some(dead) => Ok(Some((dead.clone(), None))),
@@ -79,15 +86,15 @@ fn assemble(
     uid: &PodUid,
     full_name: FullName,
     read_at: Instant,
-    mut sandboxes: Vec<ObservedSandbox>,
-    mut containers: Vec<ObservedContainer>,
+    sandboxes: Vec<ObservedSandbox>,
+    containers: Vec<ObservedContainer>,
 ) -> Option<ObservedPod> {
     if sandboxes.is_empty() && containers.is_empty() {
         return None;
     }
-    sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created_at)));
-    containers.sort_by_key(|container| Reverse((container.created_at, container.restart_count)));
-    Some(ObservedPod { uid: uid.clone(), full_name, read_at, sandboxes, containers })
+    let mut pod = ObservedPod { uid: uid.clone(), full_name, read_at, sandboxes, containers };
+    pod.sort();
+    Some(pod)
 }
 
 /// Reads a pod whose parts are listed already. What ended before and was read then is not read again.
@@ -104,7 +111,7 @@ pub(crate) async fn listed(
     let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
     let full_name = FullName::new(label(labels::POD_NAMESPACE), label(labels::POD_NAME));
 
-    let message_limit = termination::limit(distinct_names(&containers));
+    let message_limit = termination::Limit::of_each(distinct_names(&containers));
     let sandbox_reads = sandboxes.into_iter().map(|sandbox| read_sandbox(cri, sandbox, known));
     let container_reads =
         containers.into_iter().map(|container| read_container(cri, container, known, message_limit));
@@ -181,13 +188,14 @@ async fn read_container(
     cri: &Cri,
     container: cri::Container,
     known: Option<&ObservedPod>,
-    message_limit: usize,
+    message_limit: termination::Limit,
 ) -> Result<Option<ObservedContainer>, CriError> {
     let before = known.and_then(|known| known.containers.iter().find(|c| c.id.as_str() == container.id));
     let listed = phase(container.state);
     if let Some(before) = before
         && before.phase == listed
         && matches!(listed, ContainerPhase::Exited | ContainerPhase::Running)
+        && !before.message.contains(termination::UNREAD)
     {
         return Ok(Some(before.clone()));
     }
@@ -199,10 +207,11 @@ async fn container_status(
     cri: &Cri,
     id: ContainerId,
     sandbox: SandboxId,
-    message_limit: usize,
+    message_limit: termination::Limit,
 ) -> Result<Option<ObservedContainer>, CriError> {
-    let status = match cri.container_status(id.as_str()).await {
-        Ok(response) => response.status.unwrap_or_default(),
+    let mainstay_cri::ContainerStatus { status, stop_signal } = match cri.container_status(id.as_str()).await
+    {
+        Ok(status) => status,
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -230,6 +239,8 @@ async fn container_status(
         exit_code: status.exit_code,
         reason: status.reason.as_str().into(),
         message: message.into(),
+        oom_killed: false,
+        stop_signal: stop_signal.and_then(stop_signal_name).map(Into::into),
         image: status.image.map(|image| image.image).unwrap_or_default().into(),
         image_ref: if status.image_ref.is_empty() { status.image_id } else { status.image_ref }.into(),
         log_path: status.log_path.into(),
@@ -240,6 +251,7 @@ async fn container_status(
         }),
         termination_grace_seconds: annotation(annotations::POD_TERMINATION_GRACE)
             .and_then(|text| text.parse().ok()),
+        pre_stop: annotation(annotations::PRE_STOP).map(Into::into),
     }))
 }
 

@@ -4,9 +4,11 @@
 //! (its `pkg/kubelet/kuberuntime`), so that either of the two can take over the other's containers. Where upstream's
 //! order is that of a Go map (environment, DNS options) ours is fixed: spec order.
 //!
-//! Two things of CRI 1.37 cannot be expressed because the bindings (k8s-cri 0.11) lack the fields: a container's
-//! `stop_signal` (gate ContainerStopSignals, off by default) and a mount's `image_sub_path`.
+//! Two things of CRI 1.37 cannot be expressed in these messages because the bindings (k8s-cri 0.11) lack the fields: a
+//! container's `stop_signal` and a mount's `image_sub_path`. They are given on their own, and `mainstay-cri` adds them.
 
+pub(crate) mod capabilities;
+mod cgroups;
 mod container;
 mod context;
 mod dns;
@@ -21,25 +23,35 @@ mod linux;
 mod resources;
 mod sandbox;
 mod security;
+mod services;
+mod signals;
+mod storage;
 
+pub use cgroups::{
+    CgroupValues, HugePages, Limit, NodeCgroupSettings, NodeCgroupValues, node_cgroup_values,
+    pod_cgroup_values, reserved_cgroup_values,
+};
 pub use container::{
     ContainerContext, DeviceGrants, ImageUser, container_config, container_log_path, ephemeral_as_container,
 };
 pub use context::{MemoryQos, NodeSettings, SwapSettings};
-pub use dns::{DnsSettings, HostResolv, Notice, NoticeTarget, dns_config};
-pub use env::{EnvFiles, env_file_refs, format_map};
+pub use dns::{DnsSettings, HostResolv, MISSING_CLUSTER_DNS, Notice, NoticeTarget, dns_config};
+pub use env::{EnvFiles, env_file_refs, environment, format_map};
+pub(crate) use env::{pod_field, resource_field};
 pub use error::SpecError;
 pub use expand::expand;
 pub use gojson::{container_ports_json, lifecycle_handler_json};
 pub use hostname::{hostname_and_domain, hosts_file, kernel_hostname};
 pub use image::{ImageName, ImageNameError};
-pub use keyring::{Credential, Keyring, KeyringError};
-pub use linux::{PodCgroupValues, oom_score_adj, pod_cgroup_values};
+pub use keyring::{Credential, Keyring, KeyringError, matches_image};
+pub use linux::oom_score_adj;
 pub use resources::{
     CFS_PERIOD_MICROS, Overhead, QosClass, ResourceList, is_critical, is_node_critical, milli_cpu_to_quota,
     milli_cpu_to_shares, pod_limits, pod_requests, qos_class, shares_to_weight,
 };
 pub use sandbox::{SandboxContext, pod_log_directory, sandbox_config};
+pub use signals::{stop_signal, stop_signal_name};
+pub use storage::storage_limits;
 
 #[cfg(test)]
 mod fixtures;

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     defaults::default_pod,
+    gates::{PodGates, drop_disabled},
     validate::{Problem, pod_warnings, validate_pod},
 };
 
@@ -28,6 +29,8 @@ pub struct StaticPodPlace<'a> {
     /// There is an API server. Then static pods may not refer to ConfigMaps and Secrets, as in upstream; without one,
     /// these come from files and they may.
     pub api_server: bool,
+    /// Which fields mean something.
+    pub gates: PodGates,
 }
 
 /// The UID of a static pod whose manifest does not name one: 32 hex digits.
@@ -59,8 +62,9 @@ pub fn prepare_static_pod(
     mut pod: Pod,
     place: &StaticPodPlace<'_>,
 ) -> Result<(Pod, Vec<String>), Vec<Problem>> {
+    let mut warnings = drop_disabled(&mut pod, place.gates);
     default_pod(&mut pod);
-    let mut warnings = pod_warnings(&pod);
+    warnings.extend(pod_warnings(&pod));
     let metadata = &mut pod.metadata;
     // Validation reports a missing name; a lone suffix would hide that.
     if let Some(name) = metadata.name.as_mut().filter(|name| !name.is_empty()) {

@@ -6,7 +6,6 @@
 mod containers;
 mod metadata;
 mod names;
-mod not_yet;
 mod objects;
 mod placement;
 mod resources;
@@ -18,6 +17,7 @@ mod warnings;
 use std::fmt;
 
 pub use objects::{validate_config_map, validate_config_map_change, validate_secret, validate_secret_change};
+pub use resources::is_extended as is_extended_resource;
 pub use spec::validate_pod;
 pub use warnings::pod_warnings;
 

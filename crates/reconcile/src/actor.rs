@@ -2,28 +2,32 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodSpec},
+    api::core::v1::{Container, Lifecycle, Pod, PodSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use mainstay_checkpoint::WriteError;
-use mainstay_lifecycle::PodMemory;
+use mainstay_lifecycle::{Admission, HoldCause, PodMemory};
+use mainstay_podspec::volumes::objects_differ;
+use mainstay_policy::{NodeFacts, Rejection};
 use mainstay_task::{Backoff, TaskGroup};
 use mainstay_types::{
-    DesiredPod, DesiredState, Heartbeat, MadeObjects, ObservedPod, ObservedState, Outcomes, PodSource,
-    PodStage, PodUid, ReadWish,
+    DesiredPod, DesiredState, EventKind, ExtendedResources, Heartbeat, MadeObjects, ObservedPod,
+    ObservedState, Outcomes, PodSource, PodStage, PodUid, ProbeResults, ReadWish,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
 use crate::{
-    Ownership, ReconcileConfig,
-    pod::{Decision, PodState, Worker},
+    Ownership, ReconcileConfig, admission, cgroups,
+    clock::Clock,
+    kill::Grace,
+    pod::{Decision, PodState, Worker, refresh_wait},
     record::{Opened, PodRecord, Records},
     worker::{self, Cancel, Fact, Job, JobEnd, Shared},
 };
@@ -32,6 +36,9 @@ use crate::{
 const REPORT_BOUND: usize = 256;
 /// How often the actor gives a sign of life while nothing happens.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// The least time between two looks at a pod for which nothing happens, whatever `syncFrequency` says.
+const SHORTEST_SYNC: Duration = Duration::from_secs(1);
 /// Before stopping or cleaning up is tried again.
 const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30));
 
@@ -43,6 +50,8 @@ const READING_DUE: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
 pub(crate) enum Report {
     /// Something found on the way.
     Fact(PodUid, Fact),
+    /// Everything that was reported before this has been taken.
+    Mark(oneshot::Sender<()>),
     /// It is done.
     Done {
         /// With which pod.
@@ -62,6 +71,7 @@ pub fn start(
     config: ReconcileConfig,
     desired: watch::Receiver<Arc<DesiredState>>,
     observed: watch::Receiver<Arc<ObservedState>>,
+    probes: watch::Receiver<ProbeResults>,
     tasks: &TaskGroup,
 ) -> Result<(watch::Receiver<Outcomes>, Vec<String>), WriteError> {
     let Opened { records, restored, problems } = Records::open(&config.node.root_dir, tasks)?;
@@ -72,34 +82,66 @@ pub fn start(
         .into_iter()
         .map(|(uid, record)| {
             let desired = Arc::new(record.desired());
-            (uid, PodState::new(desired, record.memory))
+            let comparable = record.is_of_this_version();
+            let mut pod = PodState::new(desired, record.memory);
+            pod.comparable = comparable;
+            // The node may have more room than before.
+            pod.look_again = pod.may_be_judged_anew();
+            (uid, pod)
         })
         .collect();
     let shared = Arc::new(Shared::new(config, records, report_sender));
+    if let Some(cgroups) = shared.config.cgroups.clone() {
+        let seen = cgroups::Seen {
+            desired: desired.clone(),
+            observed: observed.clone(),
+            outcomes: outcomes.clone(),
+        };
+        cgroups::start(Arc::clone(&shared), cgroups, seen, tasks);
+    }
+    // One after the other: whoever holds one while he waits for another may be waited for himself.
+    let desired_now = desired.borrow().clone();
+    let observed_now = observed.borrow().clone();
+    let probes_now = probes.borrow().clone();
+    let mut extended = shared.config.devices.resources();
+    let extended_now = extended.borrow_and_update().clone();
     let actor = Actor {
+        facts: admission::facts(&shared.config.admission, desired_now.node.as_deref(), &extended_now),
+        extended: extended_now,
+        swept: false,
         shared,
         tasks: tasks.clone(),
         pods,
         sender,
         heartbeat,
-        desired: desired.borrow().clone(),
-        observed: observed.borrow().clone(),
+        desired: desired_now,
+        observed: observed_now,
+        probes: probes_now,
+        clock: Clock::new(Timestamp::now(), Instant::now()),
     };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("reconcile", async move {
-        shutdown.run_until_signalled(Box::pin(actor.run(desired, observed, reports))).await;
+        shutdown.run_until_signalled(Box::pin(actor.run(desired, observed, probes, extended, reports))).await;
     });
     Ok((outcomes, problems))
 }
 
 struct Actor {
     shared: Arc<Shared>,
+    /// What pods are judged by: what the API server says of the node among it.
+    facts: NodeFacts,
+    /// What device plugins offer; the facts have it.
+    extended: Arc<ExtendedResources>,
+    /// What pods held of which nobody knows any more has been taken back.
+    swept: bool,
     tasks: TaskGroup,
     pods: HashMap<PodUid, PodState>,
     sender: watch::Sender<Outcomes>,
     heartbeat: Heartbeat,
     desired: Arc<DesiredState>,
     observed: Arc<ObservedState>,
+    probes: ProbeResults,
+    clock: Clock,
 }
 
 impl Actor {
@@ -107,12 +149,28 @@ impl Actor {
         mut self,
         mut desired: watch::Receiver<Arc<DesiredState>>,
         mut observed: watch::Receiver<Arc<ObservedState>>,
+        mut probes: watch::Receiver<ProbeResults>,
+        mut extended: watch::Receiver<Arc<ExtendedResources>>,
         mut reports: mpsc::Receiver<Report>,
     ) {
         desired.mark_changed();
         let mut batch = Vec::new();
+        // The first look is at all, whatever brings it: a pod that was going when mainstay ended is no news to anybody, and
+        // must go on going.
+        let mut looked_at_all = false;
+        let mut buried = Instant::now();
         loop {
             self.heartbeat.beat();
+            let now = Timestamp::now();
+            if self.clock.was_set_back(now, Instant::now()) {
+                warn!("the clock was set back; nobody waits for the time that it showed");
+                self.pods.values_mut().for_each(|pod| pod.wait_no_longer(now));
+            }
+            if buried.elapsed() >= HEARTBEAT {
+                // By a clock of its own: on some nodes something happens all the time.
+                self.bury_dead_workers();
+                buried = Instant::now();
+            }
             let wake = self.next_wake();
             // Every branch is cancel safe: watch, mpsc and sleep lose nothing when dropped.
             let touched: Option<HashSet<PodUid>> = tokio::select! {
@@ -126,27 +184,43 @@ impl Actor {
                     let next = observed.borrow_and_update().clone();
                     self.take_observed(next)
                 }
+                changed = probes.changed() => {
+                    if changed.is_err() { return; }
+                    let next = probes.borrow_and_update().clone();
+                    let before = std::mem::replace(&mut self.probes, next);
+                    Some(self.probes.changed_since(&before).cloned().collect())
+                }
+                changed = extended.changed() => {
+                    if changed.is_err() { return; }
+                    let next = extended.borrow_and_update().clone();
+                    Some(self.take_extended(next))
+                }
                 count = reports.recv_many(&mut batch, REPORT_BOUND) => {
                     if count == 0 { return; }
-                    Some(batch.drain(..).filter_map(|report| self.take_report(report)).collect())
+                    let mut touched: HashSet<_> =
+                        batch.drain(..).filter_map(|report| self.take_report(report)).collect();
+                    // What ended may have made room.
+                    touched.extend(self.waiting());
+                    Some(touched)
                 }
                 () = tokio::time::sleep(wake) => {
-                    self.bury_dead_workers();
                     let now = Timestamp::now();
                     let due = |pod: &PodState| pod.wake_at.is_some_and(|at| at <= now);
                     Some(self.pods.iter().filter(|(_, pod)| due(pod)).map(|(uid, _)| uid.clone()).collect())
                 }
             };
             if self.observed.listed_at.is_none() {
+                // Everybody is looked at with the first list; nobody needs to be woken before.
+                self.pods.values_mut().for_each(|pod| pod.wake_at = None);
                 continue;
             }
-            match touched {
-                Some(uids) => uids.iter().for_each(|uid| self.consider(uid)),
-                None => {
-                    let uids: Vec<_> = self.pods.keys().cloned().collect();
-                    uids.iter().for_each(|uid| self.consider(uid));
-                }
-            }
+            let uids = match touched.filter(|_| looked_at_all) {
+                Some(uids) => uids.into_iter().collect(),
+                None => self.pods.keys().cloned().collect(),
+            };
+            looked_at_all = true;
+            self.sweep();
+            self.consider_all(uids);
             self.publish();
         }
     }
@@ -167,7 +241,12 @@ impl Actor {
         let before = std::mem::replace(&mut self.desired, next);
         let now = Timestamp::now();
         let desired = Arc::clone(&self.desired);
+        if before.node.as_ref().map(Arc::as_ptr) != desired.node.as_ref().map(Arc::as_ptr) {
+            self.facts =
+                admission::facts(&self.shared.config.admission, desired.node.as_deref(), &self.extended);
+        }
         let mut touched = HashSet::new();
+        let mut edited = false;
         for (uid, wanted) in desired.pods.iter() {
             match self.pods.get_mut(uid) {
                 None => {
@@ -175,42 +254,114 @@ impl Actor {
                     // Without a record, its oldest sandbox tells best when it began.
                     let sandboxes = self.observed.pods.get(uid).into_iter().flat_map(|pod| &pod.sandboxes);
                     let begun = sandboxes.map(|sandbox| sandbox.created_at).min().unwrap_or(now);
-                    let pod = PodState::new(Arc::clone(wanted), PodMemory::new(begun));
+                    let mut pod = PodState::new(Arc::clone(wanted), first_memory(wanted, begun));
+                    pod.heed_deletion();
+                    self.shared.obey_wish(&mut pod);
                     // One that runs already (its record was lost, or another kubelet started it) is ours from now on.
                     self.shared.records.keep(wanted, &pod.memory);
                     self.pods.insert(uid.clone(), pod);
                     touched.insert(uid.clone());
                 }
+                Some(pod) if pod.is_going() && !wanted.source.is_static() => {
+                    // Its source still has it, and may want it to end faster.
+                    pod.desired = Arc::clone(wanted);
+                    if pod.heed_deletion() {
+                        self.shared.records.keep(wanted, &pod.memory);
+                    }
+                    touched.insert(uid.clone());
+                }
                 // One that is going must be gone before it comes again; `removed` looks for it then.
                 Some(pod) if pod.is_going() => {}
+                // To the runtime the name is part of the pod: another name under the same UID is another pod.
+                Some(pod) if pod.desired.full_name != wanted.full_name => {
+                    info!(pod = %pod.desired.full_name, pod.uid = %uid, name = %wanted.full_name, "pod to stop: another name has its UID");
+                    pod.let_go(now);
+                    self.shared.records.keep(&pod.desired, &pod.memory);
+                    touched.insert(uid.clone());
+                }
+                // A manifest that names its UID was edited: what runs is another pod than the one that is wanted.
+                Some(pod) if !Arc::ptr_eq(&pod.desired, wanted) && pod.is_replaced_by(wanted) => {
+                    info!(pod = %wanted.full_name, pod.uid = %uid, "pod to replace: it was edited under the same UID");
+                    pod.let_go(now);
+                    self.shared.records.keep(&pod.desired, &pod.memory);
+                    touched.insert(uid.clone());
+                }
                 Some(pod) => {
                     if !Arc::ptr_eq(&pod.desired, wanted) {
-                        if *pod.desired != **wanted {
-                            self.shared.records.keep(wanted, &pod.memory);
+                        pod.comparable = true;
+                        let differs = *pod.desired != **wanted;
+                        if differs {
+                            pod.wants = admission::wants(&wanted.pod);
+                            // Nobody judged the pod as it is now.
+                            if pod.was_turned_away() && pod.desired.pod != wanted.pod {
+                                pod.forget_rejection();
+                            }
                         }
                         pod.desired = Arc::clone(wanted);
-                        pod.obey_wish();
+                        // Labels and annotations may be shown in volumes.
+                        pod.refresh_at = None;
+                        if differs {
+                            pod.forget_stale();
+                            edited = true;
+                            self.shared.tell_of_ephemeral_containers(&before, wanted);
+                        }
+                        let obeyed = self.shared.obey_wish(pod) | pod.heed_deletion() | pod.heed_end();
+                        pod.shorten_grace();
+                        if obeyed || differs {
+                            self.shared.records.keep(wanted, &pod.memory);
+                        }
                         touched.insert(uid.clone());
                     }
                 }
             }
         }
+        if edited {
+            // It may want less than before.
+            self.offer_room();
+            touched.extend(self.waiting());
+        }
         if !Arc::ptr_eq(&before.objects, &desired.objects) {
-            let waiting =
-                self.pods.iter_mut().filter_map(|(uid, pod)| pod.objects_changed().then(|| uid.clone()));
-            touched.extend(waiting);
+            for (uid, pod) in &mut self.pods {
+                let shown = objects_differ(&pod.desired.pod, &before.objects, &desired.objects);
+                if shown {
+                    pod.refresh_at = None;
+                }
+                if pod.objects_changed() || shown {
+                    touched.insert(uid.clone());
+                }
+            }
         }
         for (uid, pod) in &mut self.pods {
             // A source that has not delivered yet may still want it.
-            if desired.synced && !desired.pods.contains_key(uid) && pod.let_go(now) {
+            let wanted = desired.pods.contains_key(uid) || desired.awaits(pod.desired.source);
+            let news = !wanted && (pod.let_go(now) | std::mem::take(&mut pod.held));
+            if news {
                 info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod to stop: its source let go of it");
                 self.shared.records.keep(&pod.desired, &pod.memory);
                 touched.insert(uid.clone());
             }
         }
         touched.extend(self.take_in_orphans(now));
-        // The first look is at all: a pod that was going when mainstay ended is no news to anybody, and must go on going.
-        (before.synced && self.sender.borrow().generation > 0).then_some(touched)
+        let same_sources = before.synced && before.awaited == desired.awaited;
+        same_sources.then_some(touched)
+    }
+
+    /// Takes over what device plugins offer now; the pods that may have been waiting for it.
+    fn take_extended(&mut self, next: Arc<ExtendedResources>) -> HashSet<PodUid> {
+        self.extended = next;
+        let node = self.desired.node.as_deref();
+        self.facts = admission::facts(&self.shared.config.admission, node, &self.extended);
+        self.pods.values_mut().for_each(|pod| pod.refused_until = None);
+        self.offer_room();
+        self.waiting().into_iter().collect()
+    }
+
+    /// Devices of pods that went while mainstay was away are free again, once it is known that they went.
+    fn sweep(&mut self) {
+        if !self.swept && self.desired.is_whole() && self.observed.listed_at.is_some() {
+            self.swept = true;
+            self.shared.config.devices.keep_only(|uid| self.pods.contains_key(&PodUid::from(uid)));
+        }
     }
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
@@ -244,7 +395,7 @@ impl Actor {
     /// Pods in the runtime that no source wants and that were never ours: upstream's kubelet ends them. Those found now.
     fn take_in_orphans(&mut self, now: Timestamp) -> Vec<PodUid> {
         let mut found = Vec::new();
-        if self.shared.config.ownership != Ownership::Everything || !self.desired.synced {
+        if self.shared.config.ownership != Ownership::Everything || !self.desired.is_whole() {
             return found;
         }
         for (uid, observed) in &self.observed.pods {
@@ -263,9 +414,21 @@ impl Actor {
 
     fn take_report(&mut self, report: Report) -> Option<PodUid> {
         match report {
+            Report::Mark(reached) => {
+                reached.send(()).ok();
+                None
+            }
             Report::Fact(uid, fact) => {
                 let pod = self.pods.get_mut(&uid)?;
+                if let Fact::DevicesRefused { rejection } = &fact {
+                    pod.refuse(rejection, Timestamp::now());
+                    let Rejection { reason, message } = rejection.clone();
+                    self.shared.event(&pod.desired, None, EventKind::Warning, reason, message);
+                }
                 pod.note(fact, self.shared.config.max_restart_period);
+                // A back-off that a fact brings is told of here: by the next look it will have been published.
+                self.shared.tell_backoffs(pod);
+                pod.report();
                 if !pod.orphan {
                     self.shared.records.keep(&pod.desired, &pod.memory);
                 }
@@ -274,14 +437,19 @@ impl Actor {
             Report::Done { uid, end, made } => {
                 let pod = self.pods.get_mut(&uid)?;
                 pod.worker = None;
+                if end == JobEnd::Refreshed {
+                    return Some(uid);
+                }
                 pod.acted_at = Some(Instant::now());
-                pod.not_started.clear();
                 pod.wake_at = None;
                 match end {
-                    JobEnd::Done => pod.failures = 0,
+                    JobEnd::Done | JobEnd::Refreshed => pod.failures = 0,
                     JobEnd::AtRest => {
                         pod.failures = 0;
-                        pod.stage = PodStage::Terminated;
+                        // One whose rejection was forgotten meanwhile waits to be judged.
+                        if pod.stage != PodStage::Waiting {
+                            pod.stage = PodStage::Terminated;
+                        }
                     }
                     // A pod that is stopped once need not be stopped again; if it must, something resists.
                     JobEnd::Stopped | JobEnd::Failed => {
@@ -298,6 +466,9 @@ impl Actor {
                 let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made };
                 // With the channel full, it is wished for again a little later.
                 self.shared.config.refresh.try_send(wish).ok();
+                if end == JobEnd::AtRest {
+                    self.offer_room();
+                }
                 Some(uid)
             }
         }
@@ -333,27 +504,56 @@ impl Actor {
         }
         for uid in dead {
             error!(pod.uid = %uid, "the pod's worker died; the pod is looked at again");
-            self.take_report(Report::Done { uid, end: JobEnd::Failed, made: None });
+            self.take_report(Report::Done { uid: uid.clone(), end: JobEnd::Failed, made: None });
+            // In case the wish for a reading found no room.
+            if let Some(pod) = self.pods.get_mut(&uid) {
+                pod.wake_at = Some(Timestamp::now());
+            }
         }
+    }
+
+    /// Pods that have not been taken up yet, or may be after all.
+    fn waiting(&self) -> Vec<PodUid> {
+        let waiting = self.pods.iter().filter(|(_, pod)| pod.stage == PodStage::Waiting || pod.look_again);
+        waiting.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// Looks at pods, first come, first served: who gets the last room must not depend on chance.
+    fn consider_all(&mut self, mut uids: Vec<PodUid>) {
+        uids.sort_by_cached_key(|uid| {
+            self.pods.get(uid).map(|pod| (pod.memory.start_time, pod.desired.full_name.clone()))
+        });
+        uids.iter().for_each(|uid| self.consider(uid));
     }
 
     /// Looks at one pod and sets a worker to what is to be done.
     fn consider(&mut self, uid: &PodUid) {
-        let Some(pod) = self.pods.get(uid) else { return };
-        // Before all sources have delivered, only what one of them wants is acted upon.
-        if !self.desired.synced && !self.desired.pods.contains_key(uid) {
+        let Some(pod) = self.pods.get_mut(uid) else { return };
+        // Before its source has delivered, it is acted upon only if some source wants it.
+        if !self.desired.pods.contains_key(uid) && self.desired.awaits(pod.desired.source) {
+            pod.wake_at = None;
             return;
         }
         if pod.worker.is_some() {
             return;
         }
-        let unread =
-            pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted));
+        let unread = self.observed.silent.contains_key(uid)
+            || pod.acted_at.is_some_and(|acted| self.observed.read_at(uid).is_none_or(|read| read < acted));
         if !self.observed.runtime.reachable || unread {
             // All pods are looked at when the runtime answers again. A reading that does not come is wished for again.
-            self.wait_for_reading(uid, self.observed.runtime.reachable);
+            // One about which the runtime never answers is not asked for again and again: the relist does that in its time.
+            let answers = self.observed.runtime.reachable && !self.observed.silent.contains_key(uid);
+            self.wait_for_reading(uid, answers);
             return;
         }
+        if pod.refused_until.is_some_and(|until| until <= Timestamp::now()) {
+            pod.refused_until = None;
+            pod.look_again = pod.may_be_judged_anew();
+        }
+        if pod.look_again {
+            self.look_again(uid);
+        }
+        let Some(pod) = self.pods.get(uid) else { return };
         let name_taken = pod.stage == PodStage::Waiting
             && self.pods.iter().any(|(other_uid, other)| {
                 other_uid != uid
@@ -361,45 +561,82 @@ impl Actor {
                     && other.stage != PodStage::Waiting
                     && other.is_going()
             });
+        if pod.is_unjudged() && !name_taken && !self.judge(uid) {
+            return;
+        }
         let observed = self.observed.pods.get(uid).filter(|pod| !pod.is_nothing()).cloned();
+        let probes = self.probes.pods.get(uid).cloned().unwrap_or_default();
         let now = Timestamp::now();
         let Some(pod) = self.pods.get_mut(uid) else { return };
         // Whoever needs to be woken says so in the decision.
         pod.wake_at = None;
-        let finished_before = pod.memory.finished;
-        let decision = pod.decide(observed.as_deref(), name_taken, now);
+        // Zero would be a look without an end.
+        let next_sync = jiff::SignedDuration::try_from(self.shared.config.sync_frequency.max(SHORTEST_SYNC))
+            .ok()
+            .and_then(|period| now.checked_add(period).ok());
+        let (finished_before, stopping_before) = (pod.memory.finished, pod.memory.stopping_since);
+        let decision = pod.decide(observed.as_deref(), &probes, name_taken, now);
         if pod.memory.finished != finished_before {
             self.shared.records.keep(&pod.desired, &pod.memory);
             if let Some(failure) = &pod.memory.failure {
                 self.shared.tell_pod_failed(&pod.desired, failure);
             }
         }
+        if pod.memory.stopping_since != stopping_before && !pod.orphan {
+            self.shared.records.keep(&pod.desired, &pod.memory);
+        }
+        let mut shorten = None;
         let job = match decision {
             Decision::Rest => {
                 // Back-offs that began since are told of once, not at every look.
                 self.shared.tell_backoffs(pod);
-                if pod.stage == PodStage::Syncing && pod.wake_at.is_none() {
-                    pod.wake_at = jiff::SignedDuration::try_from(self.shared.config.sync_frequency)
-                        .ok()
-                        .and_then(|period| now.checked_add(period).ok());
+                if pod.refresh_due(observed.as_deref(), now) {
+                    Job::Refresh
+                } else {
+                    if pod.stage == PodStage::Terminated {
+                        pod.wake_at = pod.refused_until;
+                    }
+                    if pod.stage == PodStage::Syncing {
+                        pod.wake_at = [pod.wake_at, pod.refresh_at.filter(|at| *at > now)]
+                            .into_iter()
+                            .flatten()
+                            .min()
+                            .or(next_sync);
+                    }
+                    return;
                 }
-                return;
             }
             Decision::Settle => Job::Settle,
             Decision::Remove => Job::Remove,
-            Decision::Stop { grace_seconds } => Job::Stop { grace_seconds },
+            Decision::Stop { grace_seconds, spent } => {
+                let (sender, grace) = Grace::adjustable(grace_seconds, spent);
+                shorten = Some(sender);
+                Job::Stop { grace }
+            }
             Decision::Sync(steps) => Job::Sync(steps),
         };
-        let sync = matches!(job, Job::Sync(_));
+        let sync = matches!(job, Job::Sync(_) | Job::Refresh);
+        if sync {
+            let wait = refresh_wait(&pod.desired.uid, self.shared.config.sync_frequency);
+            let wait = jiff::SignedDuration::try_from(wait).ok();
+            pod.refresh_at = wait.and_then(|wait| now.checked_add(wait).ok());
+        }
         let cancel = Cancel::new(self.tasks.shutdown());
-        let record = (!pod.orphan).then(|| PodRecord::new(&pod.desired, &pod.memory));
+        let keeps = !pod.orphan && !matches!(job, Job::Refresh);
+        let record = keeps.then(|| PodRecord::new(&pod.desired, &pod.memory));
         let order = worker::Order {
             desired: Arc::clone(&pod.desired),
             observed,
             objects: Arc::clone(&self.desired.objects),
             runtime: Arc::clone(&self.observed.runtime),
             record,
+            pre_stops: pod.memory.pre_stops.clone(),
             had_pull_trouble: !pod.memory.pulls.is_empty(),
+            pulls_that_wait: Mutex::new(pod.memory.pulls_that_wait(now)),
+            volume_failures: pod.volume_failures,
+            had_volume_trouble: pod.volume_failures > 0
+                || pod.memory.holds.values().any(|hold| matches!(hold.cause, HoldCause::Volumes(_))),
+            verdicts: Arc::clone(&self.desired.verdicts),
             job,
             cancel: cancel.clone(),
             log: worker::MadeLog::default(),
@@ -408,7 +645,7 @@ impl Actor {
         let handle = self.tasks.spawn(name, worker::run(Arc::clone(&self.shared), order));
         pod.wake_at = None;
         pod.retry_at = None;
-        pod.worker = Some(Worker { handle, cancel, sync, silent: false });
+        pod.worker = Some(Worker { handle, cancel, sync, shorten, silent: false });
     }
 
     /// Publishes what differs, and lets go of pods of which nothing is left.
@@ -419,7 +656,7 @@ impl Actor {
             .filter(|(uid, pod)| {
                 pod.worker.is_none()
                     && pod.stage == PodStage::Terminated
-                    && pod.memory.deletion.is_some()
+                    && pod.is_to_vanish()
                     && self.observed.pods.get(*uid).is_none_or(|observed| observed.is_nothing())
             })
             .map(|(uid, _)| uid.clone())
@@ -451,18 +688,26 @@ impl Actor {
         let now = Timestamp::now();
         if let Some(wanted) = self.desired.pods.get(uid) {
             // The same pod came back while it was going.
-            let pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+            let mut pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+            self.shared.obey_wish(&mut pod);
             self.shared.records.keep(wanted, &pod.memory);
             self.pods.insert(uid.clone(), pod);
         }
-        let waiting: Vec<_> = self
-            .pods
-            .iter()
-            .filter(|(_, other)| other.stage == PodStage::Waiting)
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        waiting.iter().for_each(|uid| self.consider(uid));
+        self.offer_room();
+        self.consider_all(self.waiting());
     }
+}
+
+/// What is known of a pod that is new to us: the API server may know how an earlier kubelet ended it.
+fn first_memory(wanted: &DesiredPod, begun: Timestamp) -> PodMemory {
+    let Some(remote) = &wanted.remote else { return PodMemory::new(begun) };
+    let mut memory = PodMemory::new(remote.start_time.unwrap_or(begun));
+    if remote.finished.is_some() {
+        memory.finished = remote.finished;
+        memory.failure.clone_from(&remote.failure);
+        memory.admission = Admission::Admitted;
+    }
+    memory
 }
 
 /// A pod of which only the runtime knows: enough of it to stop it.
@@ -470,8 +715,14 @@ fn orphan(observed: &ObservedPod) -> DesiredPod {
     let mut names: Vec<_> = observed.containers.iter().map(|container| container.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let containers =
-        names.into_iter().map(|name| Container { name: name.to_owned(), ..Container::default() }).collect();
+    let containers = names.into_iter().map(|name| {
+        // The hook was written down when the container was made; the newest instance has the newest one.
+        let hook = observed.newest(name).and_then(|container| container.pre_stop.as_deref());
+        let lifecycle = hook
+            .and_then(|json| serde_json::from_str(json).ok())
+            .map(|pre_stop| Lifecycle { pre_stop: Some(pre_stop), ..Lifecycle::default() });
+        Container { name: name.to_owned(), lifecycle, ..Container::default() }
+    });
     let pod = Pod {
         metadata: ObjectMeta {
             name: Some(observed.full_name.name.to_string()),
@@ -479,7 +730,12 @@ fn orphan(observed: &ObservedPod) -> DesiredPod {
             uid: Some(observed.uid.as_str().to_owned()),
             ..ObjectMeta::default()
         },
-        spec: Some(PodSpec { containers, termination_grace_period_seconds: Some(1), ..PodSpec::default() }),
+        spec: Some(PodSpec {
+            containers: containers.collect(),
+            // As upstream ends what no source knows.
+            termination_grace_period_seconds: Some(1),
+            ..PodSpec::default()
+        }),
         status: None,
     };
     DesiredPod {
@@ -489,8 +745,10 @@ fn orphan(observed: &ObservedPod) -> DesiredPod {
         source: PodSource::Api,
         origin: "".into(),
         terminate: None,
+        remote: None,
     }
 }
 
+mod door;
 #[cfg(test)]
 mod tests;

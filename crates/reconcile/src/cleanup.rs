@@ -6,6 +6,7 @@ use tracing::debug;
 
 use crate::{
     files::{self, FileError},
+    volumes::{self, TearDownError},
     worker::{Order, Shared},
 };
 
@@ -18,10 +19,14 @@ pub(crate) enum CleanupError {
     /// The disk would not.
     #[error(transparent)]
     Files(#[from] FileError),
+    /// A volume would not.
+    #[error(transparent)]
+    Volumes(#[from] TearDownError),
 }
 
 /// Gives back what a pod that is over but still wanted does not need. Its last containers stay, for their logs.
 pub(crate) async fn settle(shared: &Shared, order: &Order) -> Result<(), CleanupError> {
+    volumes::tear_down(shared, order).await?;
     files::remove_cgroup(shared, &order.desired).await?;
     Ok(())
 }
@@ -31,6 +36,7 @@ pub(crate) async fn remove(shared: &Shared, order: &Order) -> Result<(), Cleanup
     if let Some(observed) = order.observed.as_deref() {
         remove_from_runtime(shared, observed).await?;
     }
+    volumes::tear_down(shared, order).await?;
     files::remove_cgroup(shared, &order.desired).await?;
     files::remove_pod(shared, order).await?;
     debug!("every trace of the pod is removed");

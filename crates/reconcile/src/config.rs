@@ -2,12 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
-use mainstay_cgroup::{CgroupError, CgroupNames, CgroupPath};
+use mainstay_config::CredentialProvider;
 use mainstay_cri::Cri;
-use mainstay_podspec::runtime::{HostResolv, NodeSettings, PodCgroupValues, QosClass, qos_class};
-use mainstay_types::{EventSink, Heartbeat, PodExt, ReadWish};
-use tokio::sync::mpsc;
+use mainstay_devices::Devices;
+use mainstay_podspec::runtime::NodeSettings;
+use mainstay_policy::NodeFacts;
+use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, ReadWish};
+use tokio::sync::{mpsc, watch};
+
+use crate::{IdPool, cgroups::Cgroups};
 
 /// Everything reconcile works with.
 #[derive(Debug)]
@@ -16,20 +19,34 @@ pub struct ReconcileConfig {
     pub cri: Cri,
     /// Where to wish for a fresh reading of a pod.
     pub refresh: mpsc::Sender<ReadWish>,
+    /// What is counted of its work.
+    pub counters: Arc<NodeCounters>,
     /// Where to tell of events.
     pub events: EventSink,
-    /// Settings and facts that container configurations depend on.
+    /// Settings and facts that container configurations depend on; the addresses in it are those of the start.
     pub node: NodeSettings,
-    /// The node's resolver configuration; `None` turns lookups off in pods.
-    pub host_resolv: Option<HostResolv>,
+    /// What pods are judged by before they are taken up.
+    pub admission: NodeFacts,
+    /// What the node runs short of; pods are judged by its newest value.
+    pub pressure: watch::Receiver<NodePressure>,
+    /// What device plugins offer, and who holds it.
+    pub devices: Devices,
+    /// The node's addresses, primary first; they may change while mainstay runs.
+    pub addresses: watch::Receiver<Arc<[String]>>,
+    /// The node's resolver configuration, read for each pod anew; `None` turns lookups off in pods.
+    pub resolv_conf: Option<PathBuf>,
     /// `clusterDNS`.
     pub cluster_dns: Vec<String>,
     /// Pod cgroups; `None` when `cgroupsPerQOS` is off.
     pub cgroups: Option<Cgroups>,
     /// Where `<pod>_<ns>_<container>-<id>.log` links are made.
     pub container_log_links: PathBuf,
+    /// Work on volumes, by pod UID; shared with who removes what pods left behind.
+    pub volume_jobs: mainstay_volume::Jobs,
     /// Limits on pulls.
     pub pulls: PullLimits,
+    /// The programs that know how to log in to registries.
+    pub credential_providers: Vec<CredentialProvider>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.
     pub max_restart_period: Duration,
     /// `syncFrequency`: how often a pod is looked at though nothing seems to change.
@@ -38,47 +55,8 @@ pub struct ReconcileConfig {
     pub ownership: Ownership,
     /// Where to give signs of life.
     pub heartbeat: Heartbeat,
-}
-
-/// Pod cgroups.
-#[derive(Clone, Debug)]
-pub struct Cgroups {
-    /// What they are called.
-    pub names: CgroupNames,
-    /// Where they are made; `None` with the systemd driver, where the runtime has systemd make them.
-    pub hierarchy: Option<Arc<mainstay_cgroup::Cgroups>>,
-    /// `podPidsLimit`; none or not positive is no limit.
-    pub pids_max: Option<i64>,
-}
-
-impl Cgroups {
-    fn path(&self, pod: &Pod) -> CgroupPath {
-        self.names.pod(qos_class(pod), &pod.uid_ref().into())
-    }
-
-    /// The pod's cgroup in the form a sandbox configuration wants it.
-    pub(crate) fn parent(&self, pod: &Pod) -> String {
-        self.path(pod).as_str().to_owned()
-    }
-
-    /// Makes the pod's cgroup with its limits. Blocks.
-    pub(crate) fn create(&self, pod: &Pod, values: &PodCgroupValues) -> Result<(), CgroupError> {
-        let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        let path = self.path(pod);
-        hierarchy.create(&path)?;
-        hierarchy.apply(&path, values, self.pids_max)
-    }
-
-    /// Removes the pod's cgroup, in whichever class it is: of a pod that only the runtime knows, nobody knows the class.
-    /// Blocks.
-    pub(crate) fn remove(&self, pod: &Pod) -> Result<(), CgroupError> {
-        let Some(hierarchy) = &self.hierarchy else { return Ok(()) };
-        let uid = pod.uid_ref().into();
-        for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            hierarchy.remove(&self.names.pod(class, &uid))?;
-        }
-        Ok(())
-    }
+    /// User IDs for pods with `hostUsers: false`.
+    pub id_pool: IdPool,
 }
 
 /// How images are pulled.

@@ -1,11 +1,10 @@
 //! Making and starting a container.
 
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use mainstay_cri::ContainerExtras;
 use mainstay_lifecycle::HoldCause;
-use mainstay_podspec::runtime::{
-    self, ContainerContext, DeviceGrants, EnvFiles, ImageUser, hostname_and_domain,
-};
+use mainstay_podspec::runtime::{self, ContainerContext, ImageUser, hostname_and_domain};
 use mainstay_types::{ContainerId, ContainerKind, ContainerName, ContainerReason, EventKind, PodExt};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -14,6 +13,7 @@ use crate::{
     images::{self, Wanted},
     kill, sandbox,
     sandbox::Made,
+    userns, volumes,
     worker::{Fact, Order, RETRY_AFTER, Shared, hold},
 };
 
@@ -36,6 +36,7 @@ pub(crate) async fn start(
     target: &Made,
     name: ContainerName,
     kind: ContainerKind,
+    images: &volumes::Images,
 ) -> bool {
     let Some((_, spec)) = order.desired.pod.container(name.as_str()) else { return false };
     let span = info_span!("container", container = %name);
@@ -44,29 +45,66 @@ pub(crate) async fn start(
             Ok(image) => image,
             Err(Wanted::Cancelled | Wanted::Held) => return false,
         };
-        match make(shared, order, target, spec, kind, image).await {
-            Ok(id) => {
-                shared.report(&order.desired.uid, Fact::Started { name: name.clone(), id }).await;
-                true
-            }
-            Err(failure) => {
-                warn!(reason = failure.reason, error = failure.message, "cannot start the container");
-                let text = format!("Error: {}", failure.message);
-                let who = Some((kind, name.as_str()));
-                if failure.reason != "PostStartHookError" {
-                    shared.event(&order.desired, who, EventKind::Warning, "Failed", text);
-                }
-                let reason = ContainerReason { reason: failure.reason.into(), message: failure.message };
-                let cause = HoldCause::Failed(reason);
-                hold(shared, &order.desired.uid, name.clone(), cause, RETRY_AFTER).await;
-                false
-            }
+        if images.lacking(&name) {
+            return false;
         }
+        let made = make(shared, order, target, spec, kind, image, images).await;
+        conclude(shared, order, name.clone(), kind, made).await
     }
     .instrument(span)
     .await
 }
 
+/// Runs the postStart hook of a container that was started by an earlier mainstay.
+pub(crate) async fn resume(
+    shared: &Shared,
+    order: &Order,
+    target: &Made,
+    name: ContainerName,
+    kind: ContainerKind,
+    id: ContainerId,
+) {
+    let Some((_, spec)) = order.desired.pod.container(name.as_str()) else { return };
+    let span = info_span!("container", container = %name);
+    async {
+        let ran = post_start(shared, order, target, spec, kind, id).await;
+        conclude(shared, order, name.clone(), kind, ran).await;
+    }
+    .instrument(span)
+    .await;
+}
+
+/// Reports what became of a container; whether it is up.
+async fn conclude(
+    shared: &Shared,
+    order: &Order,
+    name: ContainerName,
+    kind: ContainerKind,
+    made: Result<Option<ContainerId>, Failure>,
+) -> bool {
+    match made {
+        Ok(Some(id)) => {
+            shared.report(&order.desired.uid, Fact::Started { name, id }).await;
+            true
+        }
+        // Nothing is known of it that was not known before.
+        Ok(None) => false,
+        Err(failure) => {
+            warn!(reason = failure.reason, error = failure.message, "cannot start the container");
+            let text = format!("Error: {}", failure.message);
+            let who = Some((kind, name.as_str()));
+            if failure.reason != "PostStartHookError" {
+                shared.event(&order.desired, who, EventKind::Warning, "Failed", text);
+            }
+            let reason = ContainerReason { reason: failure.reason.into(), message: failure.message };
+            let cause = HoldCause::Failed(reason);
+            hold(shared, &order.desired.uid, name, cause, RETRY_AFTER).await;
+            false
+        }
+    }
+}
+
+/// Makes and starts a container and runs its hook. `None` when mainstay or the pod is to end before the hook has.
 async fn make(
     shared: &Shared,
     order: &Order,
@@ -74,40 +112,53 @@ async fn make(
     spec: &Container,
     kind: ContainerKind,
     image: cri::Image,
-) -> Result<ContainerId, Failure> {
+    images: &volumes::Images,
+) -> Result<Option<ContainerId>, Failure> {
     let desired = &order.desired;
     let who = Some((kind, spec.name.as_str()));
     let restart_count = files::next_restart_count(shared, order, &spec.name).await;
-    let mounts = files::mounts(shared, order, spec, target)
-        .await
-        .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
     let image_user = match (image.uid, image.username.as_str()) {
         (Some(uid), _) => Some(ImageUser::Uid(uid.value)),
         (None, "") => None,
         (None, name) => Some(ImageUser::Name(name.to_owned())),
     };
-    let config = runtime::container_config(
-        &desired.pod,
-        spec,
-        kind,
-        &ContainerContext {
-            node: &shared.config.node,
-            restart_count,
-            image_ref: &image.id,
-            image_user,
-            pod_ips: &target.ips,
-            mounts,
-            objects: &order.objects,
-            env_files: &EnvFiles::default(),
-            grants: &DeviceGrants::default(),
-            extra_groups: &[],
-            user_namespace: None,
-            target_container: None,
-            exclusive_cpus: false,
-        },
-    )
-    .map_err(|error| Failure::new(error.reason(), error))?;
-    let sandbox_config = sandbox::config(shared, order, target.attempt)
+    let user_namespace = userns::ensure(shared, desired)
+        .await
+        .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
+    let config_error = |error: &dyn std::fmt::Display| Failure::new("CreateContainerConfigError", error);
+    let env_files = volumes::env_files(shared, order, spec).await.map_err(|error| config_error(&error))?;
+    // A plugin may take long; the pod may be to end meanwhile, or mainstay.
+    let granted = order.cancel.cut(shared.config.devices.prepare(desired.uid.as_str(), &spec.name)).await;
+    let Some(granted) = granted else { return Ok(None) };
+    let granted = granted.map_err(|error| config_error(&error))?;
+    let node = shared.node_now();
+    let mut context = ContainerContext {
+        node: &node,
+        restart_count,
+        image_ref: &image.id,
+        image_user,
+        pod_ips: &target.ips,
+        mounts: Vec::new(),
+        objects: &order.objects,
+        env_files: &env_files,
+        grants: &granted.grants,
+        extra_groups: &[],
+        user_namespace: user_namespace.as_ref(),
+        target_container: None,
+        exclusive_cpus: false,
+    };
+    let volume_mounts =
+        volumes::mounts(shared, order, spec, &context, images).await.map_err(|error| config_error(&error))?;
+    context.mounts = granted.mounts;
+    context.mounts.extend(
+        files::mounts(shared, order, spec, target, (restart_count, volume_mounts.all))
+            .await
+            .map_err(|error| config_error(&error))?,
+    );
+    let mut config = runtime::container_config(&desired.pod, spec, kind, &context)
+        .map_err(|error| Failure::new(error.reason(), error))?;
+    let sandbox_config = sandbox::config(shared, order, target.attempt, user_namespace.as_ref())
+        .await
         .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
     let log_path = runtime::pod_log_directory(
         &shared.config.node.pod_logs_dir,
@@ -117,41 +168,71 @@ async fn make(
     )
     .join(&config.log_path);
 
-    let id = Box::pin(shared.config.cri.create_container(target.id.as_str(), config, sandbox_config))
-        .await
-        .map_err(|error| {
+    let extras = ContainerExtras {
+        stop_signal: runtime::stop_signal(spec),
+        image_sub_paths: volumes::Mounts::split_off(&mut config, volume_mounts.image_sub_paths),
+    };
+    let create = shared.config.cri.create_container_with(target.id.as_str(), config, sandbox_config, extras);
+    let counters = &shared.config.counters;
+    let id = Box::pin(create).await.map_err(|error| {
         order.log.uncertain();
+        counters.container_errors.of(["CreateContainerError", kind.metric_label()]).add();
         Failure::new("CreateContainerError", error)
     })?;
     let id = ContainerId::from(id);
     order.log.container(&id, &target.id);
     shared.event(desired, who, EventKind::Normal, "Created", "Container created".into());
-    shared
-        .config
-        .cri
-        .start_container(id.as_str())
-        .await
-        .map_err(|error| Failure::new("RunContainerError", error))?;
+    if post_start_hook(spec).is_some() {
+        // On disk before it runs: from then on a restart of mainstay must not take it for started.
+        if !shared.note_hook(&desired.uid, &id).await {
+            return Ok(None);
+        }
+    }
+    shared.config.cri.start_container(id.as_str()).await.map_err(|error| {
+        counters.container_errors.of(["RunContainerError", kind.metric_label()]).add();
+        Failure::new("RunContainerError", error)
+    })?;
+    counters.containers.of([kind.metric_label()]).add();
     shared.event(desired, who, EventKind::Normal, "Started", "Container started".into());
     info!(container.id = %id, restart_count, "container is up");
     files::link_log(shared, desired, &spec.name, &id, log_path).await;
 
-    if let Some(hook) = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref()) {
-        shared.report(&desired.uid, Fact::Hooking { id: id.clone() }).await;
+    if post_start_hook(spec).is_some() {
         shared.look(order);
-        let pod_ip = target.ips.first().map(String::as_str);
-        let ran = order.cancel.cut(hooks::run(shared, order, spec, kind, &id, hook, pod_ip)).await;
-        if let Some(Err(message)) = ran {
+    }
+    post_start(shared, order, target, spec, kind, id).await
+}
+
+fn post_start_hook(spec: &Container) -> Option<&LifecycleHandler> {
+    spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref())
+}
+
+/// Runs a container's postStart hook, if it has one; one whose hook fails is stopped. `None` when the hook was cut short.
+async fn post_start(
+    shared: &Shared,
+    order: &Order,
+    target: &Made,
+    spec: &Container,
+    kind: ContainerKind,
+    id: ContainerId,
+) -> Result<Option<ContainerId>, Failure> {
+    let Some(hook) = post_start_hook(spec) else { return Ok(Some(id)) };
+    let desired = &order.desired;
+    let pod_ip = target.ips.first().map(String::as_str);
+    match order.cancel.cut(hooks::run(shared, order, spec, kind, &id, hook, pod_ip)).await {
+        None => Ok(None),
+        Some(Ok(())) => Ok(Some(id)),
+        Some(Err(message)) => {
+            let who = Some((kind, spec.name.as_str()));
             shared.event(desired, who, EventKind::Warning, "FailedPostStartHook", message.clone());
             let grace = desired.pod.grace_seconds().max(1);
             let text = format!("FailedPostStartHook: {message}");
             if let Err(error) = kill::stop_container(shared, order, &id, &spec.name, grace, text).await {
                 warn!(%error, "cannot stop a container whose postStart hook failed");
             }
-            return Err(Failure::new("PostStartHookError", message));
+            Err(Failure::new("PostStartHookError", message))
         }
     }
-    Ok(id)
 }
 
 /// The names a hosts file needs; an impossible name was refused when the sandbox was made.

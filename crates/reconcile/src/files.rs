@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use k8s_cri::v1::Mount;
@@ -12,6 +13,7 @@ use mainstay_cgroup::CgroupError;
 use mainstay_host::RemoveError;
 use mainstay_podspec::runtime::{self, hosts_file, pod_log_directory};
 use mainstay_types::{ContainerId, DesiredPod, PodExt, PodUid};
+use mainstay_volume::{Hung, Progress};
 use tracing::{debug, warn};
 
 use crate::{
@@ -19,6 +21,14 @@ use crate::{
     sandbox::Made,
     worker::{Order, Shared},
 };
+
+/// How long a worker waits for its pod's cgroup before it says so. What was begun goes on.
+const CGROUP_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long a worker waits for a file. What was begun goes on.
+const FILE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it waits for the end of all that a pod leaves behind, which may be much.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the disk refused.
 #[derive(Debug, thiserror::Error)]
@@ -32,14 +42,9 @@ pub(crate) enum FileError {
     /// A cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// A volume of a kind that is not there yet.
-    #[error(
-        "volume {volume:?} cannot be mounted: this version of mainstay mounts no volumes yet; remove the volumeMount {path:?} or run the pod elsewhere"
-    )]
-    Volume { volume: String, path: String },
-    /// The task that was doing it died.
-    #[error("internal error while working on the pod's files")]
-    Interrupted,
+    /// A cgroup or a file, for too long.
+    #[error(transparent)]
+    Hung(#[from] Hung),
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
@@ -47,10 +52,18 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
     move |source| FileError::Io { action, path, source }
 }
 
+/// Work on a pod's files, on a thread of its own: a disk that hangs holds up this pod, and not the threads on which all
+/// records are written.
 async fn off_the_workers<T: Send + 'static>(
+    (shared, uid): (&Shared, &PodUid),
+    (doing, patience): (&'static str, Duration),
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, FileError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(FileError::Interrupted))
+    let work = move |progress: &Progress| {
+        progress.doing(doing);
+        work()
+    };
+    shared.config.volume_jobs.run(uid.as_str(), patience, work).await?
 }
 
 /// `<root>/pods/<uid>`.
@@ -67,22 +80,35 @@ fn log_dir(shared: &Shared, pod: &Pod) -> PathBuf {
 pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result<(), FileError> {
     let dir = pod_dir(&shared.config.node.root_dir, &desired.uid);
     let logs = log_dir(shared, &desired.pod);
-    let cgroups = shared.config.cgroups.clone();
-    let (pod, values) = (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node));
-    off_the_workers(move || {
+    let doing = ("making the pod's directories", FILE_PATIENCE);
+    off_the_workers((shared, &desired.uid), doing, move || {
         for sub in ["", "volumes", "plugins"] {
             make_dir(&dir.join(sub), 0o750)?;
         }
         if let Some(parent) = logs.parent() {
             make_dir(parent, 0o750)?;
         }
-        make_dir(&logs, 0o755)?;
-        if let Some(cgroups) = cgroups {
-            cgroups.create(&pod, &values)?;
-        }
-        Ok(())
+        make_dir(&logs, 0o755)
     })
-    .await
+    .await?;
+    let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
+    let (pod, values) = (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node));
+    let doing = format!("making the cgroup {}", cgroups.parent(&pod));
+    on_own_thread(shared, &desired.uid, doing, move || cgroups.create(&pod, values)).await
+}
+
+/// Work on a pod's cgroup: a systemd that hangs holds up that pod only, and not the threads that all share.
+async fn on_own_thread(
+    shared: &Shared,
+    uid: &PodUid,
+    doing: String,
+    work: impl FnOnce() -> Result<(), CgroupError> + Send + 'static,
+) -> Result<(), FileError> {
+    let work = move |progress: &Progress| {
+        progress.doing(doing);
+        work()
+    };
+    Ok(shared.config.volume_jobs.run(uid.as_str(), CGROUP_PATIENCE, work).await??)
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), FileError> {
@@ -94,11 +120,12 @@ pub(crate) fn cgroup_parent(shared: &Shared, pod: &Pod) -> String {
     shared.config.cgroups.as_ref().map(|cgroups| cgroups.parent(pod)).unwrap_or_default()
 }
 
-/// Removes the pod's cgroup. One with processes left in it is an error: they must end first.
+/// Removes the pod's cgroup. What is left in it once the runtime has let go of the pod is nobody's, and killed.
 pub(crate) async fn remove_cgroup(shared: &Shared, desired: &DesiredPod) -> Result<(), FileError> {
     let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
-    let pod = desired.pod.clone();
-    off_the_workers(move || Ok(cgroups.remove(&pod)?)).await
+    let uid = desired.uid.clone();
+    let doing = format!("removing the cgroup {}", cgroups.parent(&desired.pod));
+    on_own_thread(shared, &desired.uid, doing, move || cgroups.remove(&uid)).await
 }
 
 /// How often the container was started before: by the newest instance, else by the logs that earlier ones left.
@@ -109,7 +136,8 @@ pub(crate) async fn next_restart_count(shared: &Shared, order: &Order, name: &st
         return newest.saturating_add(1);
     }
     let dir = log_dir(shared, &order.desired.pod).join(name);
-    let highest = off_the_workers(move || {
+    let doing = ("looking for earlier logs", FILE_PATIENCE);
+    let highest = off_the_workers((shared, &order.desired.uid), doing, move || {
         mainstay_logs::highest_log_number(&dir).map_err(failed("list the logs in", &dir))
     })
     .await;
@@ -128,20 +156,22 @@ pub(crate) async fn mounts(
     order: &Order,
     spec: &Container,
     target: &Made,
+    (restart_count, volumes): (u32, Vec<Mount>),
 ) -> Result<Vec<Mount>, FileError> {
-    if let Some(mount) = spec.volume_mounts.iter().flatten().next() {
-        return Err(FileError::Volume { volume: mount.name.clone(), path: mount.mount_path.clone() });
-    }
     let pod = &order.desired.pod;
     let dir = pod_dir(&shared.config.node.root_dir, &order.desired.uid);
     let logs = log_dir(shared, pod).join(&spec.name);
     let (hostname, domain) = containers::names(shared, order);
-    let wants_hosts = pod.host_network() || !target.ips.is_empty();
+    let own_hosts = volumes.iter().any(|mount| mount.container_path == "/etc/hosts");
+    let wants_hosts = !own_hosts && (pod.host_network() || !target.ips.is_empty());
     let (pod, ips, name) = (pod.clone(), target.ips.clone(), spec.name.clone());
     let message_path = spec.termination_message_path.clone().unwrap_or_default();
-    off_the_workers(move || {
+    let instances = order.observed.iter().flat_map(|observed| observed.instances(&spec.name));
+    let there: Vec<u32> = instances.map(|instance| instance.restart_count).collect();
+    let doing = ("making a container's files", FILE_PATIENCE);
+    off_the_workers((shared, &order.desired.uid), doing, move || {
         make_dir(&logs, 0o755)?;
-        let mut mounts = Vec::with_capacity(2);
+        let mut mounts = volumes;
         if wants_hosts {
             let node_file = pod.host_network().then(|| fs::read_to_string("/etc/hosts").unwrap_or_default());
             let text = hosts_file(&pod, &hostname, &domain, &ips, node_file.as_deref());
@@ -152,7 +182,8 @@ pub(crate) async fn mounts(
         if !message_path.is_empty() {
             let container_dir = dir.join("containers").join(&name);
             make_dir(&container_dir, 0o750)?;
-            let path = container_dir.join(random_name());
+            remove_message_files(&container_dir, &there);
+            let path = container_dir.join(format!("{restart_count}-{}", random_name()));
             write_file(&path, b"", 0o666)?;
             mounts.push(mount(&message_path, &path));
         }
@@ -176,6 +207,21 @@ fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("set the mode of", path))
 }
 
+/// Removes termination logs whose containers have been collected: a container that is restarted for ever must not fill the
+/// disk with them. `there` are the restart counts of those that have not.
+fn remove_message_files(dir: &Path, there: &[u32]) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let count = name.to_str().and_then(|name| name.split_once('-')?.0.parse::<u32>().ok());
+        if count.is_some_and(|count| !there.contains(&count))
+            && let Err(error) = fs::remove_file(entry.path())
+        {
+            debug!(%error, path = %entry.path().display(), "cannot remove an old termination log");
+        }
+    }
+}
+
 /// Eight hex digits: each instance of a container gets a termination log of its own.
 fn random_name() -> String {
     format!("{:08x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) & 0xffff_ffff)
@@ -192,7 +238,8 @@ pub(crate) async fn link_log(
     let dir = shared.config.container_log_links.clone();
     let (name, namespace) = (desired.pod.name_ref(), desired.pod.namespace_ref());
     let link = dir.join(mainstay_logs::container_log_symlink_name(name, namespace, container, id.as_str()));
-    let made = off_the_workers(move || {
+    let doing = ("making the link to a log", FILE_PATIENCE);
+    let made = off_the_workers((shared, &desired.uid), doing, move || {
         if !log.exists() {
             return Ok(());
         }
@@ -215,7 +262,8 @@ pub(crate) async fn remove_pod(shared: &Shared, order: &Order) -> Result<(), Fil
     let links = shared.config.container_log_links.clone();
     let pod = &order.desired.pod;
     let prefix = format!("{}_{}_", pod.name_ref(), pod.namespace_ref());
-    off_the_workers(move || {
+    let doing = ("removing the pod's files", REMOVE_PATIENCE);
+    off_the_workers((shared, &order.desired.uid), doing, move || {
         remove_links(&links, &prefix, &logs);
         for path in [dir, logs] {
             mainstay_host::remove_dir_all_one_fs(&path)?;
@@ -234,5 +282,27 @@ fn remove_links(links: &Path, prefix: &str, logs: &Path) {
         if ours && let Err(error) = fs::remove_file(entry.path()) {
             debug!(%error, link = %entry.path().display(), "cannot remove a log link");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn termination_logs_go_with_their_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["0-aa", "1-bb", "2-cc", "10-dd", "deadbeef", "x-1"];
+        for file in files {
+            fs::write(dir.path().join(file), b"").unwrap();
+        }
+        remove_message_files(dir.path(), &[2, 10]);
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort_unstable();
+        assert_eq!(left, ["10-dd", "2-cc", "deadbeef", "x-1"], "others' files are left alone");
+        remove_message_files(&dir.path().join("none"), &[]);
     }
 }

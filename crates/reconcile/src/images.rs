@@ -1,6 +1,9 @@
 //! Images: there already, or pulled within limits.
 
-use std::{sync::Mutex, sync::PoisonError, time::Instant};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
@@ -8,13 +11,16 @@ use k8s_openapi::api::core::v1::{Container, Secret};
 use mainstay_cri::CriError;
 use mainstay_lifecycle::HoldCause;
 use mainstay_podspec::runtime::{Credential, ImageName, Keyring};
-use mainstay_types::{ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration};
+use mainstay_types::{
+    ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration, image_size_label,
+};
 use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use crate::{
     PullLimits, sandbox,
     sandbox::Made,
+    userns,
     worker::{Fact, Order, RETRY_AFTER, Shared, hold},
 };
 
@@ -26,6 +32,10 @@ pub(crate) enum Wanted {
     /// The pod is to end.
     Cancelled,
 }
+
+/// Longest that a pull keeps others from beginning. The runtime itself gives up on one that makes no progress, but not
+/// every runtime, and not every kind of no progress.
+const PERMIT_TIME: Duration = Duration::from_secs(300);
 
 /// Limits pulls of the whole node.
 #[derive(Debug)]
@@ -146,12 +156,20 @@ async fn pull(
     let desired = &order.desired;
     let who = Some((kind, spec.name.as_str()));
     let asked = spec.image.as_deref().unwrap_or_default();
+    let waits = order.pulls_that_wait.lock().unwrap_or_else(PoisonError::into_inner).get(asked).cloned();
+    if let Some(cause) = waits {
+        let (name, image) = (spec.name.as_str().into(), asked.to_owned());
+        shared.report(&desired.uid, Fact::PullHeld { name, image, at: Timestamp::now(), cause }).await;
+        return Err(Wanted::Held);
+    }
     // The pull may take long: let clients see the sandbox meanwhile.
     shared.look(order);
     shared.event(desired, who, EventKind::Normal, "Pulling", format!("Pulling image {asked:?}"));
     let begun = Instant::now();
     let work = async {
-        let _permit = match &shared.puller.permits {
+        // Before the permit: a program that is asked for them and hangs holds up this pod alone.
+        let (credentials, problems) = credentials(shared, order, image).await;
+        let permit = match &shared.puller.permits {
             Some(permits) => permits.acquire().await.ok(),
             None => None,
         };
@@ -159,9 +177,17 @@ async fn pull(
             return Err(Trouble::Rate);
         }
         let pulling = Instant::now();
-        let credentials = credentials(shared, order, image).await;
-        let sandbox = sandbox::config(shared, order, target.attempt).ok();
-        pull_with(shared, image, credentials, sandbox).await.map(|present| (present, pulling.elapsed()))
+        // A pull needs the configuration only for its labels: one that cannot be made is told of with the container.
+        let ids = userns::ensure(shared, &order.desired).await.ok().flatten();
+        let sandbox = sandbox::config(shared, order, target.attempt, ids.as_ref()).await.ok();
+        let pull = pull_with(shared, image, credentials, sandbox);
+        let pulled = not_holding_up_others(pull, permit, PERMIT_TIME, image).await;
+        if pulled.is_err() {
+            for text in problems {
+                shared.event(desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
+            }
+        }
+        pulled.map(|present| (present, pulling.elapsed()))
     };
     let result = match order.cancel.cut(Box::pin(work)).await {
         None => return Err(Wanted::Cancelled),
@@ -192,6 +218,11 @@ async fn pull(
             );
             shared.event(desired, who, EventKind::Warning, "Failed", format!("Error: {reason}"));
             let cause = HoldCause::Pull { image: asked.to_owned(), reason: reason.into(), message };
+            order
+                .pulls_that_wait
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(asked.to_owned(), cause.clone());
             let name = spec.name.as_str().into();
             let fact = Fact::PullFailed { name, image: asked.to_owned(), at: Timestamp::now(), cause };
             shared.report(&desired.uid, fact).await;
@@ -200,8 +231,27 @@ async fn pull(
     }
 }
 
-fn whole_millis(duration: std::time::Duration) -> std::time::Duration {
-    std::time::Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+/// Runs a pull; after a while it no longer counts against the limit, so that one that hangs does not stop all others.
+async fn not_holding_up_others<T, P>(
+    pull: impl Future<Output = T>,
+    permit: Option<P>,
+    time: Duration,
+    image: &str,
+) -> T {
+    let mut pull = std::pin::pin!(pull);
+    let early = tokio::time::timeout(time, &mut pull).await;
+    if permit.is_some() && early.is_err() {
+        warn!(image, "the pull takes very long; other pulls no longer wait for it");
+    }
+    drop(permit);
+    match early {
+        Ok(pulled) => pulled,
+        Err(_) => pull.await,
+    }
+}
+
+fn whole_millis(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 enum Trouble {
@@ -246,13 +296,17 @@ async fn pull_with(
     };
     let mut last = Trouble::Vanished;
     for auth in auths {
+        let begun = Instant::now();
         match shared.config.cri.pull_image(image, auth, sandbox.clone()).await {
             Ok(reference) => {
+                let took = begun.elapsed();
                 let found =
                     match shared.config.cri.image_status(&reference).await.map_err(Trouble::Runtime)? {
                         Some(found) => Some(found),
                         None => shared.config.cri.image_status(image).await.map_err(Trouble::Runtime)?,
                     };
+                let size = image_size_label(found.as_ref().map_or(0, |image| image.size));
+                shared.config.counters.pulls.of([size]).observe(took);
                 return found.ok_or(Trouble::Vanished);
             }
             Err(error) => last = Trouble::Runtime(error),
@@ -261,44 +315,30 @@ async fn pull_with(
     Err(last)
 }
 
-/// Credentials for an image: the pod's pull secrets, then the node's `config.json`.
-async fn credentials(shared: &Shared, order: &Order, image: &str) -> Vec<Credential> {
-    let Ok(name) = ImageName::parse(image) else { return Vec::new() };
+/// Credentials for an image: the pod's pull secrets, the node's `config.json`, what credential providers say. And what is wrong with the secrets,
+/// which matters only if the image cannot be pulled without them.
+async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Credential>, Vec<String>) {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    let Ok(name) = ImageName::parse(image) else { return (found, problems) };
     let pod = &order.desired.pod;
-    let mut secrets: Vec<&Secret> = Vec::new();
+    let (mut secrets, mut missing): (Vec<&Secret>, Vec<&str>) = (Vec::new(), Vec::new());
     for reference in pod.spec_ref().image_pull_secrets.iter().flatten() {
         let full_name = FullName::new(pod.namespace_ref(), &reference.name);
         match order.objects.secrets.get(&full_name) {
             Some(secret) => secrets.push(secret),
-            None => {
-                let text = format!(
-                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                    reference.name
-                );
-                shared.event(
-                    &order.desired,
-                    None,
-                    EventKind::Warning,
-                    "FailedToRetrieveImagePullSecret",
-                    text,
-                );
-            }
+            None => missing.push(&reference.name),
         }
     }
-    let mut found = Vec::new();
+    if !missing.is_empty() {
+        problems.push(format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        ));
+    }
     for secret in secrets {
         match Keyring::from_secrets([secret]) {
             Ok(keyring) => found.extend(keyring.lookup(&name)),
-            Err(error) => {
-                let text = format!("Unable to use an image pull secret: {error}");
-                shared.event(
-                    &order.desired,
-                    None,
-                    EventKind::Warning,
-                    "FailedToRetrieveImagePullSecret",
-                    text,
-                );
-            }
+            Err(error) => problems.push(format!("Unable to use an image pull secret: {error}")),
         }
     }
     let path = shared.config.node.root_dir.join("config.json");
@@ -308,14 +348,33 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> Vec<Credent
             Err(error) => debug!(%error, "cannot use the node's registry credentials"),
         }
     }
-    found
+    let (more, failed) = shared.providers.lookup(&name).await;
+    found.extend(more);
+    problems.extend(failed);
+    (found, problems)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[tokio::test]
+    async fn a_pull_that_hangs_does_not_keep_its_permit() {
+        let permits = Semaphore::new(1);
+        let permit = permits.acquire().await.ok();
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let hanging = not_holding_up_others(ended, permit, Duration::from_millis(10), "i");
+        let next = async {
+            // Waits for the permit of the one that hangs, which then ends after all.
+            drop(permits.acquire().await.unwrap());
+            end.send(7).unwrap();
+        };
+        let (pulled, ()) =
+            tokio::time::timeout(Duration::from_secs(30), async { tokio::join!(hanging, next) })
+                .await
+                .unwrap();
+        assert_eq!(pulled.unwrap(), 7);
+    }
 
     #[test]
     fn pulls_are_limited_by_rate() {

@@ -5,23 +5,32 @@
 //! it never acts twice on the same observation. Nobody else kills a pod.
 //!
 //! In: `DesiredState` and `ObservedState` by `watch`. Out: [`Outcomes`](mainstay_types::Outcomes) by `watch`, wishes for
-//! fresh readings by a bounded `mpsc`, events. Tasks: `reconcile`, `pod records` and one `pod …` per busy pod, owned by
-//! the task group given to [`start`]. When mainstay ends, workers stop between two steps; pods are left as they are.
+//! fresh readings by a bounded `mpsc`, events. Tasks: `reconcile`, `pod records`, `cgroups` (the cgroups that pods share,
+//! and those that nobody owns) and one `pod …` per busy pod, owned by the task group given to [`start`]. When mainstay ends, workers stop between two steps; pods are left as they are.
 
 #![forbid(unsafe_code)]
 
 mod actor;
+mod admission;
+mod cgroups;
 mod cleanup;
+mod clock;
 mod config;
 mod containers;
+mod devices;
 mod files;
 mod hooks;
 mod images;
 mod kill;
 mod pod;
+mod providers;
 mod record;
 mod sandbox;
+mod userns;
+mod volumes;
 mod worker;
 
 pub use actor::start;
-pub use config::{Cgroups, Ownership, PullLimits, ReconcileConfig};
+pub use cgroups::{Cgroups, ReservedCgroup};
+pub use config::{Ownership, PullLimits, ReconcileConfig};
+pub use userns::IdPool;

@@ -1,18 +1,33 @@
 //! One pod as the actor knows it, and what it decides about it. No I/O in here: a decision is data.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use mainstay_lifecycle::{
-    BackoffEntry, BackoffLimits, Hold, HoldCause, Plan, PlanInput, PodMemory, Step, plan,
+    Admission, BackoffEntry, BackoffLimits, Edit, Hold, HoldCause, Plan, PlanInput, PodMemory, Step,
+    crash_key, edit, plan,
 };
-use mainstay_task::TaskHandle;
+use mainstay_podspec::volumes::has_live_volumes;
+use mainstay_policy::PodUse;
+use mainstay_task::{Backoff, TaskHandle};
 use mainstay_types::{
-    ContainerId, ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure,
-    PodOutcome, PodStage, TerminalPhase,
+    ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure, PodOutcome,
+    PodProbes, PodStage, PodUid, TerminalPhase,
+};
+use tokio::sync::watch;
+
+use crate::{
+    admission,
+    worker::{Cancel, Fact},
 };
 
-use crate::worker::{Cancel, Fact};
+/// Before volumes are tried again: upstream's 500 ms to 2 m 2 s.
+const MOUNT_RETRY: Backoff =
+    Backoff::doubling(std::time::Duration::from_millis(500), std::time::Duration::from_secs(122));
 
 /// A pod that reconcile is responsible for.
 #[derive(Debug)]
@@ -30,11 +45,28 @@ pub(crate) struct PodState {
     /// Stopping or cleaning up is not tried again before.
     pub(crate) retry_at: Option<Timestamp>,
     pub(crate) reasons: BTreeMap<ContainerName, ContainerReason>,
-    pub(crate) not_started: Vec<ContainerId>,
+    /// It found no room, and is turned away if there is none then either.
+    pub(crate) room_by: Option<Timestamp>,
+    /// It was turned away, and the answer may be another one by now.
+    pub(crate) look_again: bool,
+    /// A device plugin refused it; it is not looked at again before.
+    pub(crate) refused_until: Option<Timestamp>,
+    /// So often.
+    pub(crate) refusals: u32,
+    /// What it takes of the node.
+    pub(crate) wants: Arc<PodUse>,
     /// The outcome as published last.
     pub(crate) outcome: Option<Arc<PodOutcome>>,
     /// Failures of stopping or cleaning up in a row.
     pub(crate) failures: u32,
+    /// Failures of setting up volumes in a row.
+    pub(crate) volume_failures: u32,
+    /// Its source wants it to end and still has it: its remains stay until it lets go.
+    pub(crate) held: bool,
+    /// When the contents of volumes that follow a source are looked at again; `None` is at once.
+    pub(crate) refresh_at: Option<Timestamp>,
+    /// Its pod was made of its manifest as manifests are read now, so that a difference is an edit.
+    pub(crate) comparable: bool,
 }
 
 /// The task that acts for a pod right now.
@@ -44,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) cancel: Cancel,
     /// It keeps the pod running, so it is cut short when the pod is to end.
     pub(crate) sync: bool,
+    /// It stops the pod, and can be told to give less grace.
+    pub(crate) shorten: Option<watch::Sender<i64>>,
     /// Its task was found ended without a report; found so again, it has died.
     pub(crate) silent: bool,
 }
@@ -59,6 +93,8 @@ pub(crate) enum Decision {
     Stop {
         /// Grace for each container.
         grace_seconds: i64,
+        /// What it has had of that already, before mainstay was restarted or an earlier try failed.
+        spent: Duration,
     },
     /// It has stopped and stays: give back what a pod at rest does not need.
     Settle,
@@ -71,6 +107,11 @@ impl PodState {
         // One that was already going when mainstay ended goes on going.
         let stage = if memory.deletion.is_some() { PodStage::Terminating } else { PodStage::Waiting };
         Self {
+            wants: admission::wants(&desired.pod),
+            room_by: None,
+            look_again: false,
+            refused_until: None,
+            refusals: 0,
             desired,
             memory,
             stage,
@@ -80,10 +121,32 @@ impl PodState {
             wake_at: None,
             retry_at: None,
             reasons: BTreeMap::new(),
-            not_started: Vec::new(),
             outcome: None,
             failures: 0,
+            volume_failures: 0,
+            held: false,
+            refresh_at: None,
+            comparable: true,
         }
+    }
+
+    /// The clock was set back: whatever it waits for, it is looked at now.
+    pub(crate) fn wait_no_longer(&mut self, now: Timestamp) {
+        self.wake_at = Some(now);
+        self.retry_at = None;
+        self.refresh_at = None;
+        self.room_by = None;
+        if self.refused_until.is_some() {
+            self.refused_until = Some(now);
+        }
+    }
+
+    /// Whether `wanted` is another pod under the same UID, so that this one must go first.
+    pub(crate) fn is_replaced_by(&self, wanted: &DesiredPod) -> bool {
+        self.comparable
+            && wanted.source.is_static()
+            && !self.was_turned_away()
+            && edit(&self.desired.pod, &wanted.pod, self.memory.finished.is_some()) == Edit::Replace
     }
 
     /// Its source has let go of it. Whether that was news.
@@ -91,10 +154,49 @@ impl PodState {
         if self.memory.deletion.is_some() {
             return false;
         }
-        let grace_seconds = if self.orphan { 1 } else { self.desired.pod.grace_seconds().max(1) };
+        let grace_seconds = self.desired.pod.grace_seconds().max(1);
         self.memory.deletion = Some(Deletion { since: now, grace_seconds });
         self.end();
+        self.shorten_grace();
         true
+    }
+
+    /// Its source wants it to end while it still has it: an API pod with a deletion timestamp. Whether that was news, or
+    /// is to be faster than was known.
+    pub(crate) fn heed_deletion(&mut self) -> bool {
+        let pod = &self.desired.pod;
+        let Some(due) = pod.metadata.deletion_timestamp.as_ref().filter(|_| !self.desired.source.is_static())
+        else {
+            return false;
+        };
+        self.held = true;
+        let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_else(|| pod.grace_seconds()).max(0);
+        let since = due.0.checked_sub(jiff::SignedDuration::from_secs(grace)).unwrap_or(due.0);
+        let before = self.memory.deletion;
+        if before.is_some_and(|known| known.grace_seconds <= grace) {
+            return false;
+        }
+        self.memory.deletion = Some(Deletion { since, grace_seconds: grace });
+        if before.is_none() {
+            self.end();
+        }
+        self.shorten_grace();
+        true
+    }
+
+    /// The API server says that it is over, by another's word: it is stopped and not run again. Whether that was news.
+    pub(crate) fn heed_end(&mut self) -> bool {
+        let remote = self.desired.remote.as_ref().filter(|_| self.memory.finished.is_none());
+        let Some(remote) = remote.filter(|remote| remote.finished.is_some()) else { return false };
+        self.memory.finished = remote.finished;
+        self.memory.failure.clone_from(&remote.failure);
+        self.end();
+        true
+    }
+
+    /// Whether it is to go without a trace: nobody has it any more.
+    pub(crate) fn is_to_vanish(&self) -> bool {
+        self.memory.deletion.is_some() && !self.held
     }
 
     /// Its source wants it again, under the same UID, while it is going. It must go first; the actor starts it anew.
@@ -107,22 +209,55 @@ impl PodState {
         let before = self.memory.holds.len();
         self.memory.holds.retain(|_, hold| {
             !matches!(&hold.cause, HoldCause::Failed(reason) if reason.reason == "CreateContainerConfigError")
+                && !matches!(hold.cause, HoldCause::Volumes(_))
         });
         self.memory.holds.len() != before
     }
 
-    /// Somebody wishes it to end although its source wants it.
+    /// Somebody wishes it to end although its source wants it. Whether that was news.
     pub(crate) fn obey_wish(&mut self) -> bool {
-        let Some(wish) = self.desired.terminate.as_ref().filter(|_| self.memory.finished.is_none()) else {
-            return false;
-        };
+        let Some(wish) = self.desired.terminate.as_ref() else { return false };
+        let grace = wish.grace.map(|grace| i64::try_from(grace.as_secs()).unwrap_or(i64::MAX));
+        let hurries = grace.is_some() && grace != self.memory.grace_seconds;
+        self.memory.grace_seconds = grace.or(self.memory.grace_seconds);
+        if self.memory.finished.is_some() {
+            return hurries;
+        }
         self.memory.failure = Some(PodFailure { reason: wish.reason.clone(), message: wish.message.clone() });
         self.memory.finished = Some(TerminalPhase::Failed);
         self.end();
         true
     }
 
-    fn end(&mut self) {
+    /// Gives a stop that is under way the shorter grace that is wished for by now.
+    pub(crate) fn shorten_grace(&self) {
+        let seconds = self.grace_seconds();
+        if let Some(shorten) = self.worker.as_ref().and_then(|worker| worker.shorten.as_ref()) {
+            shorten.send_if_modified(|grace| {
+                let shorter = seconds < *grace;
+                *grace = seconds.min(*grace);
+                shorter
+            });
+        }
+    }
+
+    /// Forgets back-offs of containers and images that the pod no longer has.
+    pub(crate) fn forget_stale(&mut self) {
+        let pod = &self.desired.pod;
+        let crashes: BTreeSet<String> =
+            pod.all_containers().map(|(_, container)| crash_key(pod, container)).collect();
+        self.memory.crashes.retain(|key, _| crashes.contains(key));
+        let volumes = pod.spec_ref().volumes.iter().flatten();
+        let mounted = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
+        let images: BTreeSet<&str> = pod
+            .all_containers()
+            .filter_map(|(_, container)| container.image.as_deref())
+            .chain(mounted)
+            .collect();
+        self.memory.pulls.retain(|image, _| images.contains(image.as_str()));
+    }
+
+    pub(crate) fn end(&mut self) {
         self.stage = PodStage::Terminating;
         self.wake_at = None;
         self.retry_at = None;
@@ -137,9 +272,11 @@ impl PodState {
     pub(crate) fn decide(
         &mut self,
         observed: Option<&ObservedPod>,
+        probes: &PodProbes,
         name_taken: bool,
         now: Timestamp,
     ) -> Decision {
+        self.memory.forget_ended(observed);
         if self.stage == PodStage::Waiting {
             if name_taken {
                 return Decision::Rest;
@@ -147,7 +284,7 @@ impl PodState {
             self.stage = PodStage::Syncing;
         }
         if self.stage == PodStage::Syncing {
-            let input = PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, now };
+            let input = PlanInput { pod: &self.desired.pod, observed, memory: &self.memory, probes, now };
             match plan(&input) {
                 Plan::Act { steps, mut reasons, wake_at } => {
                     // Why a container waits is true until another try has shown otherwise.
@@ -155,7 +292,7 @@ impl PodState {
                         if let Step::Start { name, .. } = step
                             && let Some(reason) = self.reasons.remove(name)
                         {
-                            reasons.entry(name.clone()).or_insert(reason);
+                            reasons.insert(name.clone(), reason);
                         }
                     }
                     self.wake_at = wake_at;
@@ -175,18 +312,24 @@ impl PodState {
         }
         if observed.is_some_and(|o| o.any_running() || o.sandboxes.iter().any(|s| s.ready)) {
             self.stage = PodStage::Terminating;
-            return Decision::Stop { grace_seconds: self.grace_seconds() };
+            // Written before the clock was set back: from now on it counts again.
+            if self.memory.stopping_since.is_none_or(|since| since > now) {
+                self.memory.stopping_since = Some(now);
+            }
+            let spent = self.memory.grace_spent(now);
+            return Decision::Stop { grace_seconds: self.grace_seconds(), spent };
         }
+        self.memory.stopping_since = None;
         match self.stage {
-            PodStage::Terminated if self.memory.deletion.is_none() || observed.is_none() => Decision::Rest,
-            _ if self.memory.deletion.is_some() => Decision::Remove,
+            PodStage::Terminated if !self.is_to_vanish() || observed.is_none() => Decision::Rest,
+            _ if self.is_to_vanish() => Decision::Remove,
             _ => Decision::Settle,
         }
     }
 
     fn grace_seconds(&self) -> i64 {
-        let wish = self.desired.terminate.as_ref().and_then(|wish| wish.grace);
-        let wish = wish.map(|grace| i64::try_from(grace.as_secs()).unwrap_or(i64::MAX));
+        // Kept on disk: a restart of mainstay gives nobody more time.
+        let wish = self.memory.grace_seconds;
         let deletion = self.memory.deletion.map(|deletion| deletion.grace_seconds);
         [wish, deletion]
             .into_iter()
@@ -199,7 +342,14 @@ impl PodState {
     /// Takes note of what a worker found.
     pub(crate) fn note(&mut self, fact: Fact, max_restart_period: std::time::Duration) {
         // The next life has begun, or tries to. Not earlier: the status must see the old containers vanish under the flag.
-        if matches!(fact, Fact::Started { .. } | Fact::Held { .. } | Fact::PullFailed { .. }) {
+        if matches!(
+            fact,
+            Fact::Started { .. }
+                | Fact::Held { .. }
+                | Fact::PullFailed { .. }
+                | Fact::PullHeld { .. }
+                | Fact::VolumesFailed { .. }
+        ) {
             self.memory.restarting_all = false;
         }
         match fact {
@@ -220,26 +370,90 @@ impl PodState {
             Fact::PullFailed { name, image, at, cause } => {
                 let next =
                     BackoffEntry::next(self.memory.pulls.get(&image).copied(), BackoffLimits::PULL, at, at);
-                let wait = jiff::SignedDuration::try_from(next.wait()).unwrap_or(jiff::SignedDuration::ZERO);
+                // The error is shown for a while after the first failure only; from the first retry on it is a back-off.
+                let since = match self.memory.holds.get(&name) {
+                    Some(Hold { since, cause: HoldCause::Pull { image: before, .. }, .. })
+                        if *before == image =>
+                    {
+                        *since
+                    }
+                    _ => at,
+                };
+                let hold = Hold { since, until: next.ends(), cause };
                 self.memory.pulls.insert(image, next);
-                let hold = Hold { since: at, until: at.checked_add(wait).unwrap_or(at), cause };
+                self.reasons.insert(name.clone(), hold.reason(at));
+                self.memory.holds.insert(name, hold);
+            }
+            Fact::PullHeld { name, image, at, cause } => {
+                // Both are tried again together, and the wait of the image grows once.
+                let until = self.memory.pulls.get(&image).map_or(at, BackoffEntry::ends);
+                let hold = Hold::on_pull_of_another(at, until, cause);
                 self.reasons.insert(name.clone(), hold.reason(at));
                 self.memory.holds.insert(name, hold);
             }
             Fact::Pulled { image } => {
                 self.memory.pulls.remove(&image);
             }
-            Fact::Hooking { id } => self.not_started.push(id),
+            Fact::Stopping { id } => {
+                self.memory.pre_stops.entry(id).or_insert_with(Timestamp::now);
+            }
+            Fact::Hooking { id } => {
+                self.memory.hooking.insert(id);
+            }
             Fact::Started { name, id } => {
                 self.reasons.remove(&name);
                 self.memory.holds.remove(&name);
-                self.not_started.retain(|other| *other != id);
+                self.memory.hooking.remove(&id);
             }
             Fact::SandboxMade => {
-                self.memory.holds.remove(mainstay_lifecycle::SANDBOX_HOLD);
+                // Nobody waits for it any more.
+                let hold = self.memory.holds.remove(mainstay_lifecycle::SANDBOX_HOLD);
+                if let Some(Hold { cause: HoldCause::Failed(failed), .. }) = hold {
+                    self.reasons.retain(|_, reason| reason.message != failed.message);
+                }
             }
+            Fact::AwaitsDevices { message } => {
+                let reason = ContainerReason { reason: "WaitingForDevicePlugin".into(), message };
+                let containers = self.desired.pod.all_containers();
+                self.reasons = containers
+                    .map(|(_, container)| (container.name.as_str().into(), reason.clone()))
+                    .collect();
+            }
+            Fact::DevicesUp => {
+                self.refusals = 0;
+                self.reasons.retain(|_, reason| reason.reason != "WaitingForDevicePlugin");
+            }
+            // The actor turns the pod away.
+            Fact::DevicesRefused { .. } => {}
             Fact::RestartingAll => self.memory.restarting_all = true,
+            Fact::VolumesFailed { names, reason } => self.hold_for_volumes(names, &reason),
+            Fact::VolumesUp => {
+                self.volume_failures = 0;
+                self.memory.holds.retain(|_, hold| !matches!(hold.cause, HoldCause::Volumes(_)));
+            }
         }
+    }
+
+    /// Nothing of the pod is started before its volumes are there; the next try comes later with each failure.
+    fn hold_for_volumes(&mut self, names: Vec<ContainerName>, reason: &ContainerReason) {
+        self.volume_failures = self.volume_failures.saturating_add(1);
+        let wait = MOUNT_RETRY.delay(self.volume_failures);
+        let since = Timestamp::now();
+        let until = jiff::SignedDuration::try_from(wait).ok().and_then(|wait| since.checked_add(wait).ok());
+        let hold = Hold { since, until: until.unwrap_or(since), cause: HoldCause::Volumes(reason.clone()) };
+        self.memory.holds.insert(mainstay_lifecycle::SANDBOX_HOLD.into(), hold.clone());
+        for name in names {
+            self.reasons.insert(name.clone(), reason.clone());
+            self.memory.holds.insert(name, hold.clone());
+        }
+    }
+
+    /// Whether the contents of its volumes should be compared with their sources now.
+    pub(crate) fn refresh_due(&self, observed: Option<&ObservedPod>, now: Timestamp) -> bool {
+        self.stage == PodStage::Syncing
+            && has_live_volumes(&self.desired.pod)
+            && observed.is_some_and(|observed| observed.ready_sandbox().is_some())
+            && self.refresh_at.is_none_or(|at| at <= now)
     }
 
     /// The outcome to publish; the old one when nothing differs.
@@ -250,7 +464,8 @@ impl PodState {
                 && last.reasons == self.reasons
                 && last.finished == self.memory.finished
                 && last.failure == self.memory.failure
-                && last.not_started == self.not_started
+                && last.rejected == (self.memory.admission == Admission::Rejected)
+                && last.not_started.iter().eq(&self.memory.hooking)
                 && last.deletion == self.memory.deletion
                 && last.restarting_all == self.memory.restarting_all
         });
@@ -264,7 +479,8 @@ impl PodState {
             reasons: self.reasons.clone(),
             finished: self.memory.finished,
             failure: self.memory.failure.clone(),
-            not_started: self.not_started.clone(),
+            rejected: self.memory.admission == Admission::Rejected,
+            not_started: self.memory.hooking.iter().cloned().collect(),
             deletion: self.memory.deletion,
             restarting_all: self.memory.restarting_all,
         });
@@ -273,67 +489,12 @@ impl PodState {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use jiff::SignedDuration;
-    use mainstay_lifecycle::HoldCause;
-    use mainstay_types::{FullName, ObservedSandbox, PodSource};
-
-    use super::*;
-
-    #[test]
-    fn a_reason_to_wait_stands_until_the_next_try_has_ended() {
-        let pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
-            "spec": {"containers": [{"name": "c", "image": "i"}]},
-        }))
-        .unwrap();
-        let full_name = FullName::new("default", "p");
-        let desired = DesiredPod {
-            uid: "u1".into(),
-            full_name: full_name.clone(),
-            pod: Arc::new(pod),
-            source: PodSource::File,
-            origin: "".into(),
-            terminate: None,
-        };
-        let now = Timestamp::now();
-        let sandbox = ObservedSandbox {
-            id: "s0".into(),
-            attempt: 0,
-            ready: true,
-            created_at: now,
-            ips: vec!["10.0.0.1".into()],
-            host_network: false,
-            source: None,
-        };
-        let observed = ObservedPod {
-            uid: "u1".into(),
-            full_name,
-            read_at: Instant::now(),
-            sandboxes: vec![sandbox],
-            containers: Vec::new(),
-        };
-        let mut state = PodState::new(Arc::new(desired), PodMemory::new(now));
-        let period = Duration::from_secs(300);
-        let decide = |state: &mut PodState, seconds| {
-            let later = now + SignedDuration::from_secs(seconds);
-            state.decide(Some(&observed), false, later)
-        };
-        let shown =
-            |state: &PodState| state.reasons.values().map(|reason| reason.reason.clone()).collect::<Vec<_>>();
-
-        assert!(matches!(decide(&mut state, 0), Decision::Sync(_)));
-        let cause =
-            HoldCause::Pull { image: "i".into(), reason: "ErrImagePull".into(), message: "no".into() };
-        state.note(Fact::PullFailed { name: "c".into(), image: "i".into(), at: now, cause }, period);
-        assert_eq!(decide(&mut state, 1), Decision::Rest);
-        assert_eq!(shown(&state), ["ErrImagePull"]);
-        assert!(matches!(decide(&mut state, 11), Decision::Sync(_)), "it is tried again");
-        assert_eq!(shown(&state), ["ErrImagePull"], "and meanwhile nothing better is known");
-        state.note(Fact::Started { name: "c".into(), id: "c1".into() }, period);
-        assert!(shown(&state).is_empty());
-    }
+/// How long the contents of a pod's volumes are left alone: a little less than one sync, by a part that differs from pod to
+/// pod. All that were started together would otherwise be brought up to date together for ever.
+pub(crate) fn refresh_wait(uid: &PodUid, sync_frequency: Duration) -> Duration {
+    let print = uid.as_str().bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    sync_frequency * (1000 - print % 250) / 1000
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use mainstay_checkpoint::{Deferred, Durability, Store, WriteError};
 use mainstay_lifecycle::PodMemory;
 use mainstay_task::TaskGroup;
-use mainstay_types::{DesiredPod, PodExt, PodSource, PodUid};
+use mainstay_types::{DesiredPod, PodExt, PodSource, PodUid, VERSION};
 use serde::{Deserialize, Serialize};
 
 /// One pod's record. It also holds the pod itself: a pod whose file is gone must still be stopped by its own rules.
@@ -16,6 +16,9 @@ pub(crate) struct PodRecord {
     pub(crate) source: PodSource,
     pub(crate) origin: Arc<str>,
     pub(crate) memory: PodMemory,
+    /// Which mainstay wrote it: another one may have read the same manifest otherwise.
+    #[serde(default)]
+    pub(crate) version: String,
 }
 
 impl PodRecord {
@@ -25,7 +28,18 @@ impl PodRecord {
             source: desired.source,
             origin: Arc::clone(&desired.origin),
             memory: memory.clone(),
+            version: VERSION.to_owned(),
         }
+    }
+
+    /// Whether its pod is what this mainstay would make of the same manifest.
+    pub(crate) fn is_of_this_version(&self) -> bool {
+        self.version == VERSION
+    }
+
+    /// What the runtime cannot tell once the machine has lost its power: that a job has run, that a pod was evicted.
+    fn must_outlive_the_machine(&self) -> bool {
+        self.memory.finished.is_some()
     }
 
     pub(crate) fn desired(&self) -> DesiredPod {
@@ -36,6 +50,7 @@ impl PodRecord {
             source: self.source,
             origin: Arc::clone(&self.origin),
             terminate: None,
+            remote: None,
         }
     }
 }
@@ -62,7 +77,7 @@ impl Records {
         let contents = store.load_all();
         let problems = contents.set_aside.iter().map(ToString::to_string).collect();
         let good = contents.good.into_iter().map(|(uid, record)| (PodUid::from(uid), record)).collect();
-        let deferred = Arc::new(Deferred::new(store));
+        let deferred = Arc::new(Deferred::new(store).flushing(PodRecord::must_outlive_the_machine));
         let (writer, shutdown) = (Arc::clone(&deferred), tasks.shutdown());
         tasks.spawn("pod records", async move { writer.run(shutdown.signalled()).await });
         Ok(Opened { records: Self { deferred }, restored: good, problems })
@@ -77,6 +92,11 @@ impl Records {
     pub(crate) async fn keep_now(&self, record: PodRecord) -> Result<(), WriteError> {
         let uid = record.pod.uid_ref().to_owned();
         self.deferred.put_now(&uid, record).await
+    }
+
+    /// Waits until what was last kept of a pod is on disk.
+    pub(crate) async fn settle(&self, uid: &PodUid) -> Result<(), WriteError> {
+        self.deferred.settle(uid.as_str()).await
     }
 
     /// Forgets a pod that is gone.

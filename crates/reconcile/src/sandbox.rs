@@ -1,15 +1,27 @@
 //! Making a pod's sandbox.
 
+use std::{sync::atomic::Ordering, time::Duration};
+
 use jiff::SignedDuration;
-use k8s_cri::v1::PodSandboxConfig;
-use mainstay_podspec::runtime::{self, DnsSettings, NoticeTarget, SandboxContext};
-use mainstay_types::{ContainerReason, Event, EventKind, EventTarget, ObservedPod, PodExt, SandboxId};
+use k8s_cri::v1::{DnsConfig, PodSandboxConfig, UserNamespace};
+use mainstay_host::{ResolvConf, ResolvConfError};
+use mainstay_podspec::runtime::{
+    self, DnsSettings, HostResolv, MISSING_CLUSTER_DNS, Notice, NoticeTarget, SandboxContext,
+};
+use mainstay_types::{
+    ContainerReason, Event, EventKind, EventTarget, ObservedPod, PodExt, PodSource, SandboxId,
+};
+use mainstay_volume::{Hung, Progress};
 use tracing::{debug, info, warn};
 
 use crate::{
     files,
+    userns::{self, UsernsError},
     worker::{Order, RETRY_AFTER, RETRY_NETWORK, Shared, short},
 };
+
+/// Longest that a pod waits for the node's resolver configuration.
+const RESOLVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sandbox to start containers in.
 #[derive(Clone, Debug)]
@@ -63,10 +75,15 @@ pub(crate) async fn create(
         shared.event(desired, None, EventKind::Warning, "NetworkNotReady", text.clone());
         return Err(fail("NetworkNotReady", text, RETRY_NETWORK));
     }
-    if let Some(class) = pod.spec_ref().runtime_class_name.as_deref().filter(|class| !class.is_empty()) {
-        let text = format!(
-            "Failed to create pod sandbox: RuntimeClass {class:?} not found: there is no API server to read it from; leave runtimeClassName out"
-        );
+    let class = pod.spec_ref().runtime_class_name.as_deref().filter(|class| !class.is_empty());
+    let handler = class.and_then(|class| order.objects.runtime_classes.get(class));
+    if let (Some(class), None) = (class, handler) {
+        let remedy = if desired.source.is_static() {
+            "this version reads RuntimeClasses for pods of an API server only; leave runtimeClassName out"
+        } else {
+            "make it, or leave runtimeClassName out"
+        };
+        let text = format!("Failed to create pod sandbox: RuntimeClass {class:?} not found: {remedy}");
         shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());
         return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
     }
@@ -75,8 +92,7 @@ pub(crate) async fn create(
         shared.event(desired, None, EventKind::Warning, "FailedSync", error.to_string());
         return Err(fail("CreatePodSandboxError", error.to_string(), RETRY_AFTER));
     }
-    tell_dns_notices(shared, order);
-    let config = match config(shared, order, attempt) {
+    let config = match new_config(shared, order, attempt).await {
         Ok(config) => config,
         Err(error) => {
             let text = format!("Failed to generate sandbox config for pod {:?}: {error}", description(order));
@@ -84,7 +100,11 @@ pub(crate) async fn create(
             return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
         }
     };
-    let id = match Box::pin(shared.config.cri.run_sandbox(config, "")).await {
+    let (counters, begun) = (&shared.config.counters, std::time::Instant::now());
+    counters.sandboxes.add();
+    let made = Box::pin(shared.config.cri.run_sandbox(config, handler.map_or("", AsRef::as_ref))).await;
+    counters.sandbox_times.of([""]).observe(begun.elapsed());
+    let id = match made {
         Ok(id) => {
             let id = SandboxId::from(id);
             order.log.sandbox(&id);
@@ -92,6 +112,7 @@ pub(crate) async fn create(
         }
         Err(error) => {
             order.log.uncertain();
+            counters.sandbox_errors.add();
             warn!(%error, "cannot create the pod's sandbox");
             let text = format!("Failed to create pod sandbox: {error}");
             shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());
@@ -99,7 +120,7 @@ pub(crate) async fn create(
         }
     };
     let ips = if pod.host_network() {
-        shared.config.node.host_ips.clone()
+        shared.addresses().to_vec()
     } else {
         match shared.config.cri.sandbox_status(id.as_str()).await {
             Ok(response) => {
@@ -117,14 +138,51 @@ pub(crate) async fn create(
     Ok(Made { id, attempt, ips })
 }
 
-/// The configuration the sandbox was, or is to be, made with. The runtime wants it again with each container.
-pub(crate) fn config(
+/// Why a sandbox's configuration cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The pod asks for something that cannot be.
+    #[error(transparent)]
+    Spec(#[from] runtime::SpecError),
+    /// It has no user IDs.
+    #[error(transparent)]
+    Userns(#[from] UsernsError),
+    /// The node's resolver configuration cannot be used.
+    #[error("the node's resolver configuration cannot be used: {}", chain(.0))]
+    Resolver(#[from] ResolvConfError),
+    /// It cannot be read in time.
+    #[error(transparent)]
+    Hung(#[from] Hung),
+}
+
+/// The configuration of a new sandbox; what is odd about its name resolution is told of.
+async fn new_config(shared: &Shared, order: &Order, attempt: u32) -> Result<PodSandboxConfig, ConfigError> {
+    let resolver = resolver(shared, order).await?;
+    tell_dns_notices(shared, order, resolver.as_ref());
+    let user_namespace = userns::ensure(shared, &order.desired).await?;
+    Ok(config_with(shared, order, attempt, user_namespace.as_ref(), resolver.as_ref())?)
+}
+
+/// The configuration the sandbox was made with, as far as that is still known. The runtime wants it again with each
+/// container.
+pub(crate) async fn config(
     shared: &Shared,
     order: &Order,
     attempt: u32,
+    user_namespace: Option<&UserNamespace>,
+) -> Result<PodSandboxConfig, ConfigError> {
+    let resolver = resolver(shared, order).await?;
+    Ok(config_with(shared, order, attempt, user_namespace, resolver.as_ref())?)
+}
+
+fn config_with(
+    shared: &Shared,
+    order: &Order,
+    attempt: u32,
+    user_namespace: Option<&UserNamespace>,
+    resolver: Option<&HostResolv>,
 ) -> Result<PodSandboxConfig, runtime::SpecError> {
-    let settings = dns_settings(shared);
-    let (dns, _) = runtime::dns_config(&order.desired.pod, &settings);
+    let (dns, _) = dns(shared, order, resolver);
     runtime::sandbox_config(
         &order.desired.pod,
         &SandboxContext {
@@ -133,18 +191,51 @@ pub(crate) fn config(
             cgroup_parent: &files::cgroup_parent(shared, &order.desired.pod),
             dns,
             extra_groups: &[],
-            user_namespace: None,
+            user_namespace,
             exclusive_cpus: false,
         },
     )
 }
 
+/// The node's resolver configuration as it is now: the machine may have come into another network since the last pod. One
+/// that is not there leaves pods without the node's name servers; one that cannot be used is an error, and tried again.
+async fn resolver(shared: &Shared, order: &Order) -> Result<Option<HostResolv>, ConfigError> {
+    let Some(path) = shared.config.resolv_conf.clone() else { return Ok(None) };
+    let work = move |progress: &Progress| {
+        progress.doing(format!("reading {}", path.display()));
+        ResolvConf::read(&path)
+    };
+    let uid = order.desired.uid.as_str();
+    match shared.config.volume_jobs.run(uid, RESOLVER_PATIENCE, work).await? {
+        Ok(conf) => {
+            let ResolvConf { nameservers, searches, options } = conf;
+            Ok(Some(HostResolv { nameservers, searches, options }))
+        }
+        Err(ResolvConfError::Read { path, source }) if source.kind() == std::io::ErrorKind::NotFound => {
+            warn!(path = %path.display(), "the node's resolver configuration is not there; pods get no name servers from it");
+            Ok(Some(HostResolv::default()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn chain(error: &ResolvConfError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
 /// Tells what is odd about the pod's name resolution, once per sandbox.
-fn tell_dns_notices(shared: &Shared, order: &Order) {
-    let settings = dns_settings(shared);
-    let (_, notices) = runtime::dns_config(&order.desired.pod, &settings);
+fn tell_dns_notices(shared: &Shared, order: &Order, resolver: Option<&HostResolv>) {
+    let (_, notices) = dns(shared, order, resolver);
+    // A pod of a file knows no cluster, so that this is not about the pod; and of the node it is said once.
+    let of_cluster = order.desired.source == PodSource::Api;
     for notice in notices {
+        let missing = notice.reason == MISSING_CLUSTER_DNS;
         match notice.target {
+            NoticeTarget::Pod if missing && !of_cluster => {}
+            NoticeTarget::Node if missing && shared.told_of_dns.swap(true, Ordering::Relaxed) => {}
             NoticeTarget::Pod => {
                 shared.event(&order.desired, None, EventKind::Warning, notice.reason, notice.message);
             }
@@ -152,7 +243,7 @@ fn tell_dns_notices(shared: &Shared, order: &Order) {
                 shared.config.events.send(Event {
                     target: EventTarget::Node,
                     kind: EventKind::Warning,
-                    reason: notice.reason,
+                    reason: notice.reason.into(),
                     message: notice.message,
                     time: jiff::Timestamp::now(),
                 });
@@ -161,13 +252,14 @@ fn tell_dns_notices(shared: &Shared, order: &Order) {
     }
 }
 
-fn dns_settings(shared: &Shared) -> DnsSettings<'_> {
-    DnsSettings {
-        host: shared.config.host_resolv.as_ref(),
-        node_ips: &shared.config.node.host_ips,
+fn dns(shared: &Shared, order: &Order, resolver: Option<&HostResolv>) -> (DnsConfig, Vec<Notice>) {
+    let settings = DnsSettings {
+        host: resolver,
+        node_ips: &shared.addresses(),
         cluster_dns: &shared.config.cluster_dns,
         cluster_domain: &shared.config.node.cluster_domain,
-    }
+    };
+    runtime::dns_config(&order.desired.pod, &settings)
 }
 
 fn description(order: &Order) -> String {

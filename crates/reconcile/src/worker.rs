@@ -1,23 +1,40 @@
 //! The worker: takes the steps for one pod, one after the other, and reports what it finds.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::{SignedDuration, Timestamp};
-use mainstay_lifecycle::{Hold, HoldCause, SANDBOX_HOLD, Step};
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_lifecycle::{Hold, HoldCause, KillReason, SANDBOX_HOLD, Step, probe_grace_seconds};
+use mainstay_podspec::runtime::NodeSettings;
+use mainstay_policy::Rejection;
 use mainstay_task::Shutdown;
 use mainstay_types::{
-    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget,
-    MadeObjects, Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish, RuntimeHealth, SandboxId,
+    ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, DesiredState, Event, EventKind,
+    EventTarget, FileVerdict, MadeObjects, Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish,
+    RuntimeHealth, SandboxId,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::{
-    ReconcileConfig, actor::Report, cleanup, containers, images::Puller, kill, pod::PodState,
-    record::PodRecord, record::Records, sandbox,
+    ReconcileConfig,
+    actor::Report,
+    cleanup::{self, CleanupError},
+    containers, devices,
+    images::Puller,
+    kill::{self, Grace},
+    pod::PodState,
+    providers::Providers,
+    record::PodRecord,
+    record::Records,
+    sandbox, volumes,
 };
 
 /// After a failure that has no back-off of its own.
@@ -31,6 +48,13 @@ pub(crate) struct Shared {
     pub(crate) config: ReconcileConfig,
     pub(crate) records: Records,
     pub(crate) puller: Puller,
+    pub(crate) providers: Providers,
+    /// Turns to bring the contents of volumes up to date.
+    pub(crate) refreshes: tokio::sync::Semaphore,
+    /// Held by who gives user IDs to a pod.
+    pub(crate) user_namespaces: tokio::sync::Mutex<()>,
+    /// That the node has no cluster DNS has been told.
+    pub(crate) told_of_dns: AtomicBool,
     reports: mpsc::Sender<Report>,
 }
 
@@ -43,9 +67,13 @@ pub(crate) enum Fact {
     Crashed { key: String, ended: Timestamp },
     /// Its image could not be pulled.
     PullFailed { name: ContainerName, image: String, at: Timestamp, cause: HoldCause },
+    /// Its image waits because it could not be pulled for another container.
+    PullHeld { name: ContainerName, image: String, at: Timestamp, cause: HoldCause },
     /// An image was pulled, or found.
     Pulled { image: String },
-    /// A container runs, its postStart hook too.
+    /// The preStop hook of a container is begun.
+    Stopping { id: ContainerId },
+    /// A container is about to run, its postStart hook too.
     Hooking { id: ContainerId },
     /// A container is up.
     Started { name: ContainerName, id: ContainerId },
@@ -53,15 +81,41 @@ pub(crate) enum Fact {
     SandboxMade,
     /// All containers are being restarted; no longer once one of them is started, or cannot be.
     RestartingAll,
+    /// A device plugin has not answered yet.
+    AwaitsDevices { message: String },
+    /// The pod has the devices that it asks for.
+    DevicesUp,
+    /// The pod cannot have the devices that it asks for; nothing of it was made.
+    DevicesRefused { rejection: Rejection },
+    /// Volumes are not there, so that these containers (and the sandbox) cannot be made.
+    VolumesFailed { names: Vec<ContainerName>, reason: ContainerReason },
+    /// All volumes are there.
+    VolumesUp,
 }
 
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Job {
     Sync(Vec<Step>),
-    Stop { grace_seconds: i64 },
+    Stop {
+        grace: Grace,
+    },
     Settle,
     Remove,
+    /// Bring the contents of volumes up to date.
+    Refresh,
+}
+
+impl Job {
+    /// As metrics label it, in upstream's words for what its workers do.
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Sync(_) => "sync",
+            Self::Stop { .. } => "kill",
+            Self::Settle | Self::Remove => "terminated",
+            Self::Refresh => "update",
+        }
+    }
 }
 
 /// How a job ended.
@@ -75,6 +129,8 @@ pub(crate) enum JobEnd {
     AtRest,
     /// It must be tried again, and not at once.
     Failed,
+    /// Nothing was done that the runtime could show.
+    Refreshed,
 }
 
 /// One order to a worker.
@@ -86,8 +142,18 @@ pub(crate) struct Order {
     pub(crate) runtime: Arc<RuntimeHealth>,
     /// To be on disk before anything is made.
     pub(crate) record: Option<PodRecord>,
+    /// When preStop hooks were begun.
+    pub(crate) pre_stops: BTreeMap<ContainerId, Timestamp>,
     /// Some image could not be pulled before.
     pub(crate) had_pull_trouble: bool,
+    /// Images that are not pulled before their time, and why; those that could not be pulled in this very job among them.
+    pub(crate) pulls_that_wait: Mutex<BTreeMap<String, HoldCause>>,
+    /// Some volume could not be set up before.
+    pub(crate) had_volume_trouble: bool,
+    /// So often in a row.
+    pub(crate) volume_failures: u32,
+    /// What became of each file, to tell why a ConfigMap or Secret is missing.
+    pub(crate) verdicts: Arc<Vec<FileVerdict>>,
     pub(crate) job: Job,
     pub(crate) cancel: Cancel,
     pub(crate) log: MadeLog,
@@ -126,11 +192,29 @@ impl MadeLog {
 pub(crate) struct Cancel {
     sender: watch::Sender<bool>,
     shutdown: Shutdown,
+    /// How many hooks are under way that would be cut short for good.
+    hooks: watch::Sender<usize>,
+}
+
+/// A hook that is under way.
+#[derive(Debug)]
+pub(crate) struct HookUnderWay(watch::Sender<usize>);
+
+impl Drop for HookUnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
 }
 
 impl Cancel {
     pub(crate) fn new(shutdown: Shutdown) -> Self {
-        Self { sender: watch::channel(false).0, shutdown }
+        Self { sender: watch::channel(false).0, shutdown, hooks: watch::channel(0).0 }
+    }
+
+    /// From now until it is dropped, [`Self::in_this_life`] waits.
+    pub(crate) fn hook(&self) -> HookUnderWay {
+        self.hooks.send_modify(|count| *count += 1);
+        HookUnderWay(self.hooks.clone())
     }
 
     pub(crate) fn cancel(&self) {
@@ -139,6 +223,21 @@ impl Cancel {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         *self.sender.borrow() || self.shutdown.is_signalled()
+    }
+
+    /// Runs something that the next life of mainstay goes on with. `None` when this one ends, and no hook is under way: that
+    /// would not be run again.
+    pub(crate) async fn in_this_life<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let ending = async {
+            self.shutdown.signalled().await;
+            // The sender lives as long as this.
+            self.hooks.subscribe().wait_for(|count| *count == 0).await.ok();
+        };
+        tokio::select! {
+            biased;
+            () = ending => None,
+            result = work => Some(result),
+        }
     }
 
     /// Runs something that may be dropped halfway. `None` when it was.
@@ -156,12 +255,49 @@ impl Cancel {
 impl Shared {
     pub(crate) fn new(config: ReconcileConfig, records: Records, reports: mpsc::Sender<Report>) -> Self {
         let puller = Puller::new(config.pulls);
-        Self { config, records, puller, reports }
+        let providers = Providers::new(config.credential_providers.clone());
+        Self {
+            config,
+            records,
+            puller,
+            providers,
+            refreshes: tokio::sync::Semaphore::new(volumes::REFRESHES),
+            user_namespaces: tokio::sync::Mutex::default(),
+            told_of_dns: AtomicBool::new(false),
+            reports,
+        }
+    }
+
+    /// The node's addresses as they are now.
+    pub(crate) fn addresses(&self) -> Arc<[String]> {
+        Arc::clone(&self.config.addresses.borrow())
+    }
+
+    /// The node's settings, with the addresses of now.
+    pub(crate) fn node_now(&self) -> NodeSettings {
+        NodeSettings { host_ips: self.addresses().to_vec(), ..self.config.node.clone() }
     }
 
     pub(crate) async fn report(&self, uid: &PodUid, fact: Fact) {
         // The actor ends only when the agent does.
         self.reports.send(Report::Fact(uid.clone(), fact)).await.ok();
+    }
+
+    /// Notes that a container is about to run with its postStart hook, and waits until that is on disk. One that cannot be
+    /// written runs all the same: a restart of mainstay may then forget its hook. False when mainstay ends: then nobody notes
+    /// anything any more, and the container is left to the next life.
+    pub(crate) async fn note_hook(&self, uid: &PodUid, id: &ContainerId) -> bool {
+        self.report(uid, Fact::Hooking { id: id.clone() }).await;
+        // Reports are taken in their order.
+        let (reached, noted) = oneshot::channel();
+        self.reports.send(Report::Mark(reached)).await.ok();
+        if noted.await.is_err() {
+            return false;
+        }
+        if let Err(error) = self.records.settle(uid).await {
+            warn!(%error, "cannot keep on disk that a postStart hook is about to run");
+        }
+        true
     }
 
     /// Wishes for a fresh reading, so that clients see what was done before the whole job is.
@@ -176,7 +312,7 @@ impl Shared {
         desired: &DesiredPod,
         container: Option<(ContainerKind, &str)>,
         kind: EventKind,
-        reason: &'static str,
+        reason: impl Into<Cow<'static, str>>,
         message: String,
     ) {
         let target = EventTarget::Pod {
@@ -184,6 +320,7 @@ impl Shared {
             full_name: desired.full_name.clone(),
             field_path: container.map(|(kind, name)| kind.field_path(name)),
         };
+        let reason = reason.into();
         self.config.events.send(Event { target, kind, reason, message, time: Timestamp::now() });
     }
 
@@ -191,6 +328,37 @@ impl Shared {
         if failure.reason == "DeadlineExceeded" {
             self.event(desired, None, EventKind::Normal, "DeadlineExceeded", failure.message.clone());
         }
+    }
+
+    /// Says of each ephemeral container that has been added that nothing comes of it.
+    pub(crate) fn tell_of_ephemeral_containers(&self, before: &DesiredState, wanted: &DesiredPod) {
+        let names = |pod: &DesiredPod| -> Vec<String> {
+            let containers = pod.pod.spec_ref().ephemeral_containers.iter().flatten();
+            containers.map(|container| container.name.clone()).collect()
+        };
+        let known = before.pods.get(&wanted.uid).map(|pod| names(pod)).unwrap_or_default();
+        for name in names(wanted).into_iter().filter(|name| !known.contains(name)) {
+            let text = format!(
+                "Ephemeral container {name:?} is not started: this version does not run ephemeral containers yet; use exec \
+                 in a container of the pod"
+            );
+            self.event(wanted, None, EventKind::Warning, "EphemeralContainerNotStarted", text);
+        }
+    }
+
+    /// Lets a pod end that somebody wishes away, and tells of it. Whether that was news.
+    pub(crate) fn obey_wish(&self, pod: &mut PodState) -> bool {
+        let was_over = pod.memory.finished.is_some();
+        if !pod.obey_wish() {
+            return false;
+        }
+        if was_over {
+            return true;
+        }
+        if let Some(failure) = pod.memory.failure.as_ref().filter(|failure| failure.reason == "Evicted") {
+            self.event(&pod.desired, None, EventKind::Warning, "Evicted", failure.message.clone());
+        }
+        true
     }
 
     /// Tells of each back-off that is newly in force.
@@ -241,7 +409,9 @@ pub(crate) async fn run(shared: Arc<Shared>, order: Order) {
     let span = info_span!("pod", pod = %order.desired.full_name, pod.uid = %uid);
     let mut order = order;
     let removes = matches!(order.job, Job::Remove);
+    let (begun, kind) = (std::time::Instant::now(), order.job.word());
     let end = Box::pin(carry_out(&shared, &mut order)).instrument(span).await;
+    shared.config.counters.orders.of([kind]).observe(begun.elapsed());
     // That nothing is left is for the runtime to say, not for us.
     let made = order.log.read().filter(|_| !removes);
     shared.reports.send(Report::Done { uid, end, made }).await.ok();
@@ -254,9 +424,11 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
             Box::pin(sync(shared, order, steps)).await;
             JobEnd::Done
         }
-        Job::Stop { grace_seconds } => match kill::stop_pod(shared, order, grace_seconds).await {
-            Ok(()) => JobEnd::Stopped,
-            Err(error) => {
+        // A grace period may be long, and what is left of it is known to the next life.
+        Job::Stop { grace } => match order.cancel.in_this_life(kill::stop_pod(shared, order, &grace)).await {
+            None => JobEnd::Failed,
+            Some(Ok(())) => JobEnd::Stopped,
+            Some(Err(error)) => {
                 warn!(%error, "cannot stop the pod; trying again");
                 let text = format!("error killing pod: {error}");
                 shared.event(&order.desired, None, EventKind::Warning, "FailedKillPod", text);
@@ -264,19 +436,39 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
             }
         },
         Job::Settle => match cleanup::settle(shared, order).await {
-            Ok(()) => JobEnd::AtRest,
+            Ok(()) => {
+                shared.config.devices.release(&order.desired.uid);
+                JobEnd::AtRest
+            }
             Err(error) => {
-                debug!(%error, "cannot clean up after the pod; trying again");
+                warn!(%error, "cannot clean up after the pod; trying again");
+                tell_left_volumes(shared, order, &error);
                 JobEnd::Failed
             }
         },
+        Job::Refresh => {
+            volumes::refresh(shared, order).await;
+            JobEnd::Refreshed
+        }
         Job::Remove => match cleanup::remove(shared, order).await {
-            Ok(()) => JobEnd::AtRest,
+            Ok(()) => {
+                shared.config.devices.release(&order.desired.uid);
+                JobEnd::AtRest
+            }
             Err(error) => {
                 warn!(%error, "cannot remove the pod's remains; trying again");
+                tell_left_volumes(shared, order, &error);
                 JobEnd::Failed
             }
         },
+    }
+}
+
+/// A volume that stays mounted holds up the pod's end, and only the machine's owner can find out who is using it.
+fn tell_left_volumes(shared: &Shared, order: &Order, error: &CleanupError) {
+    if let CleanupError::Volumes(error) = error {
+        let text = format!("Unable to take down a volume of the pod, trying again: {error}");
+        shared.event(&order.desired, None, EventKind::Warning, "FailedUnMount", text);
     }
 }
 
@@ -292,9 +484,10 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         // Whatever the steps were for is not tried again before its time.
         let mut names: Vec<ContainerName> = vec![SANDBOX_HOLD.into()];
         names.extend(steps.into_iter().filter_map(|step| match step {
-            Step::Start { name, .. } | Step::Kill { name, .. } | Step::RestartAll { trigger: name } => {
-                Some(name)
-            }
+            Step::Start { name, .. }
+            | Step::Kill { name, .. }
+            | Step::PostStart { name, .. }
+            | Step::RestartAll { trigger: name } => Some(name),
             _ => None,
         }));
         for name in names {
@@ -302,16 +495,20 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         }
         return;
     }
+    if !devices::ready_for(shared, order, &steps).await || !volumes::ready_for(shared, order, &steps).await {
+        return;
+    }
     let mut made: Option<sandbox::Made> = None;
+    let mut images = volumes::Images::for_steps(&steps);
     for step in steps {
         if order.cancel.is_cancelled() {
             return;
         }
         match step {
             Step::StopPod => {
-                if let Err(error) =
-                    kill::stop_pod(shared, order, order.desired.pod.grace_seconds().max(1)).await
-                {
+                let grace = Grace::fixed(order.desired.pod.grace_seconds().max(1));
+                let stopped = order.cancel.in_this_life(kill::stop_pod(shared, order, &grace)).await;
+                if let Some(Err(error)) = stopped {
                     warn!(%error, "cannot stop what is left of the pod's old sandbox");
                     let reason =
                         ContainerReason { reason: "KillPodSandboxError".into(), message: error.to_string() };
@@ -321,9 +518,9 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
             Step::Kill { id, name, reason } => {
                 let text = reason.message(name.as_str());
-                let grace = order.desired.pod.grace_seconds().max(1);
-                if let Err(error) = kill::stop_container(shared, order, &id, name.as_str(), grace, text).await
-                {
+                let grace = kill_grace(&order.desired.pod, name.as_str(), reason);
+                let stop = kill::stop_container(shared, order, &id, name.as_str(), grace, text);
+                if let Some(Err(error)) = order.cancel.in_this_life(stop).await {
                     warn!(container = %name, %error, "cannot stop the container");
                     let reason =
                         ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
@@ -341,6 +538,10 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                     hold(shared, &uid, trigger, HoldCause::Failed(reason), RETRY_AFTER).await;
                     return;
                 }
+            }
+            Step::PostStart { id, name, kind, sandbox } => {
+                let target = sandbox::Made::existing(sandbox, order);
+                containers::resume(shared, order, &target, name, kind, id).await;
             }
             Step::Remove(id) => {
                 if let Err(error) = shared.config.cri.remove_container(id.as_str()).await {
@@ -379,7 +580,8 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 if let Some((key, ended)) = after_crash {
                     shared.report(&uid, Fact::Crashed { key, ended }).await;
                 }
-                let started = containers::start(shared, order, &target, name.clone(), kind).await;
+                images.pull_all(shared, order, &target).await;
+                let started = containers::start(shared, order, &target, name.clone(), kind, &images).await;
                 // A plain init container that cannot be started stops the rest; a sidecar or another one does not.
                 if !started && kind == ContainerKind::Init {
                     return;
@@ -387,6 +589,15 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
         }
     }
+}
+
+/// How long a single container that is stopped may take: a probe that failed may grant another grace than the pod.
+fn kill_grace(pod: &Pod, name: &str, reason: KillReason) -> i64 {
+    let own = match reason {
+        KillReason::ProbeFailed { kind, .. } => probe_grace_seconds(pod, name, kind),
+        KillReason::DefinitionChanged | KillReason::StateUnknown => None,
+    };
+    own.unwrap_or_else(|| pod.grace_seconds()).max(1)
 }
 
 /// Puts a hold on a container (or the sandbox).

@@ -69,10 +69,12 @@ pub(crate) fn unknown_sub_path() -> Answer {
     plain(StatusCode::NOT_FOUND, "404: Page Not Found")
 }
 
-/// The 405 of a service that only reads.
-pub(crate) fn only_get() -> Answer {
+/// The 405 of a service's router.
+pub(crate) fn method_not_allowed(allowed: &[&str]) -> Answer {
     let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
-    answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
+    if let Ok(value) = HeaderValue::from_str(&allowed.join(", ")) {
+        answer.headers_mut().insert(header::ALLOW, value);
+    }
     answer
 }
 
@@ -116,7 +118,7 @@ pub(crate) fn redirect(method: &Method, location: &str) -> Answer {
     answer
 }
 
-fn html_escaped(text: &str) -> String {
+pub(crate) fn html_escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

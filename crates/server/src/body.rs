@@ -12,6 +12,8 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
+use crate::{connection::Busy, own_metrics::InFlight};
+
 /// How many pieces a producer may be ahead of its client.
 const AHEAD: usize = 1;
 
@@ -29,6 +31,10 @@ pub(crate) struct Produced {
     pieces: mpsc::Receiver<Bytes>,
     // A piece that was looked at before the response began.
     first: Option<Bytes>,
+    // Counts the request as being answered until the body is gone.
+    counted: Option<InFlight>,
+    // Keeps its connection from being taken for an idle one.
+    busy: Option<Busy>,
 }
 
 impl Body {
@@ -39,6 +45,20 @@ impl Body {
     {
         Self::Produced(Produced::new(produce))
     }
+
+    /// Keeps the count of a request for as long as its body lives; known bytes are as good as sent.
+    pub(crate) fn keep(&mut self, counted: Option<InFlight>) {
+        if let Self::Produced(produced) = self {
+            produced.counted = counted;
+        }
+    }
+
+    /// Keeps the connection busy for as long as the body lives; known bytes are as good as sent.
+    pub(crate) fn keep_busy(&mut self, busy: Busy) {
+        if let Self::Produced(produced) = self {
+            produced.busy = Some(busy);
+        }
+    }
 }
 
 impl Produced {
@@ -48,7 +68,7 @@ impl Produced {
         F: Future<Output = ()> + Send + 'static,
     {
         let (sink, pieces) = mpsc::channel(AHEAD);
-        Self { producer: Some(Box::pin(produce(sink))), pieces, first: None }
+        Self { producer: Some(Box::pin(produce(sink))), pieces, first: None, counted: None, busy: None }
     }
 
     /// Waits for the first piece (or the end) without taking it out of the body. Cancel safe.

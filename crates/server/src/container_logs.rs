@@ -16,25 +16,21 @@ use tokio::sync::mpsc;
 use crate::{
     answer::{self, Answer},
     body::{Body, Produced},
+    call::Call,
     log_query::LogQuery,
-    request::{Query, quoted},
+    request::quoted,
     route::App,
 };
 
 /// Answers one request for a log.
-pub(crate) async fn serve(
-    app: &Arc<App>,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-    query: &Query<'_>,
-) -> Answer {
+pub(crate) async fn serve(app: &Arc<App>, call: &Call<'_>) -> Answer {
+    let &[namespace, pod, container] = call.values else { return answer::unknown_sub_path() };
     for (part, name) in [(pod, "podID"), (container, "container name"), (namespace, "podNamespace")] {
         if part.is_empty() {
             return answer::plain(StatusCode::BAD_REQUEST, format!(r#"{{"message": "Missing {name}."}}"#));
         }
     }
-    let query = match LogQuery::parse(query, Timestamp::now()) {
+    let query = match LogQuery::parse(&call.query, Timestamp::now()) {
         Ok(query) => query,
         Err(bad) => return bad.answer(),
     };
@@ -55,7 +51,7 @@ pub(crate) async fn serve(
         );
         return answer::plain(StatusCode::BAD_REQUEST, text);
     }
-    let full_id = match container_id(view.pod.status.as_ref(), pod, container, query.previous) {
+    let full_id = match container_id(&view.status, pod, container, query.previous) {
         Ok(full_id) => full_id,
         Err(why) => return refusal(why),
     };
@@ -92,14 +88,9 @@ fn has_container(view: &PodView, name: &str) -> bool {
 
 /// The runtime's name of the instance whose log is meant (`containerd://…`), or why there is none. Upstream:
 /// `validateContainerLogStatus` in `pkg/kubelet/kubelet_pods.go`.
-fn container_id(
-    status: Option<&PodStatus>,
-    pod: &str,
-    container: &str,
-    previous: bool,
-) -> Result<String, String> {
+fn container_id(status: &PodStatus, pod: &str, container: &str, previous: bool) -> Result<String, String> {
     let subject = format!("container {} in pod {}", quoted(container), quoted(pod));
-    let Some(status) = status.and_then(|status| status_of(status, container)) else {
+    let Some(status) = status_of(status, container) else {
         return Err(format!("{subject} is not available"));
     };
     let state = status.state.as_ref();

@@ -1,6 +1,11 @@
 //! Whether mainstay itself is well. Checks, order and texts as upstream's (`apiserver/pkg/server/healthz`).
 
-use std::{io::Write as _, sync::OnceLock, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::Write as _,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use http::StatusCode;
 use mainstay_task::{Shutdown, TaskGroup};
@@ -9,7 +14,8 @@ use mainstay_types::Heartbeat;
 use crate::{
     answer::{self, Answer},
     request::{Query, quoted},
-    route::{App, Face},
+    route::App,
+    table::Face,
 };
 
 /// The sync loop may be silent for twice its period, but at least this long.
@@ -26,6 +32,8 @@ pub(crate) enum Check {
     Log,
     /// The sync loop goes round.
     SyncLoop,
+    /// Listening for device plugins has not failed.
+    DevicePlugin,
 }
 
 impl Check {
@@ -34,12 +42,17 @@ impl Check {
             Self::Ping => "ping",
             Self::Log => "log",
             Self::SyncLoop => "syncloop",
+            Self::DevicePlugin => "device-plugin",
         }
     }
 
     fn run(self, app: &App) -> Result<(), &'static str> {
         match self {
             Self::Ping => Ok(()),
+            Self::DevicePlugin if app.state.assignments.borrow().deaf => {
+                Err("device plugin registration gRPC server failed and no device plugins can register")
+            }
+            Self::DevicePlugin => Ok(()),
             Self::Log => app.log_check.run(&app.tasks, &app.shutdown),
             Self::SyncLoop => sync_loop_verdict(app.state.heartbeat.age(), app.sync_frequency),
         }
@@ -52,10 +65,44 @@ fn sync_loop_verdict(silence: Duration, sync_frequency: Duration) -> Result<(), 
     if silence > limit { Err("sync Loop took longer than expected") } else { Ok(()) }
 }
 
+/// How often the checks of the root passed and failed, for `/metrics/slis`.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    by_name: Mutex<BTreeMap<&'static str, Count>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) is_well: bool,
+}
+
+impl Counts {
+    fn add(&self, name: &'static str, is_well: bool) {
+        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_name.entry(name).or_default();
+        count.is_well = is_well;
+        if is_well {
+            count.passed += 1;
+        } else {
+            count.failed += 1;
+        }
+    }
+
+    pub(crate) fn read(&self) -> BTreeMap<&'static str, Count> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn reset(&self) {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 /// `/healthz`: all checks of this listener.
 pub(crate) fn root(app: &App, face: Face, query: &Query<'_>) -> Answer {
-    let checks: &[Check] =
-        if face == Face::Healthz { &[Check::Ping] } else { &[Check::Ping, Check::Log, Check::SyncLoop] };
+    let all = [Check::Ping, Check::Log, Check::SyncLoop, Check::DevicePlugin];
+    let checks = if face == Face::Healthz { &all[..1] } else { &all };
     let mut excluded: Vec<&str> = query.all("exclude").collect();
     excluded.sort_unstable();
     excluded.dedup();
@@ -67,7 +114,11 @@ pub(crate) fn root(app: &App, face: Face, query: &Query<'_>) -> Answer {
                 excluded.remove(at);
                 None
             }
-            None => Some(check.run(app)),
+            None => {
+                let result = check.run(app);
+                app.health_counts.add(check.name(), result.is_ok());
+                Some(result)
+            }
         };
         results.push((check.name(), result));
     }

@@ -4,47 +4,92 @@
 //!
 //! | listener | serves |
 //! | --- | --- |
-//! | unix socket, mode 0600 | everything below |
-//! | read-only TCP port | `/pods`, `/healthz*`; upstream's "disabled" answers for its debug endpoints |
+//! | unix socket, mode 0600 | everything |
+//! | TLS port | everything, to those whom the guard lets through |
+//! | read-only TCP port | the common set; upstream's "disabled" answers for its debug endpoints |
 //! | healthz TCP port | `/healthz` and `/healthz/ping` |
 //!
-//! | path | answer |
-//! | --- | --- |
-//! | `/pods` | the `PodList`, from bytes that the snapshot keeps |
-//! | `/pods?watch=true` | lines `{"type":"ADDED\|MODIFIED\|DELETED","object":POD}`: all pods, then a `BOOKMARK`, then what changes |
-//! | `/runningpods/` | what runs, by the runtime's word |
-//! | `/containerLogs/{namespace}/{pod}/{container}` | a container's log |
-//! | `/healthz`, `/healthz/{ping,log,syncloop}` | whether mainstay itself is well |
-//! | `/mainstay/v1/events?after=N&watch=true&pod=NAMESPACE/NAME` | what happened: `{"newest":N,"items":[EVENT…]}`, or with `watch` lines `{"type":"ADDED\|MODIFIED","object":EVENT}`; an `N` above the newest sequence (mainstay was restarted) counts as 0 |
-//! | `/mainstay/v1/manifests` | what became of each file, and which pod came from where |
-//! | `/mainstay/v1/node` | name, version, runtime and counts |
+//! What there is stands in one table (`table/rows.rs`), from which routing, `/openapi/v3` and `docs/api.md` come.
 //!
 //! Paths, codes, texts and headers of upstream's endpoints are those of its 1.37 (`pkg/kubelet/server/server.go`).
 //!
-//! What it does not do: it authenticates nobody (the socket's mode does, and the ports carry nothing that upstream's
-//! read-only port does not), it changes nothing, and it asks nobody. Handlers look at the newest snapshot, the event store
-//! and log files; before the first complete snapshot they answer 503, never a part.
+//! What it does not do: it decides nothing about pods and asks no manager. Who may pass on the secure port is the auth crate's
+//! to say; the socket is root's by its mode, and the plain ports carry what upstream's do. Handlers that read look at the newest snapshot, the event store
+//! and log files; before the first complete snapshot they answer 503, never a part. Those that act in containers ask the runtime
+//! ([`ActingConfig`]), and change no desired state.
 //!
 //! Tasks: one per listener and one per connection, in the task group given to [`Bound::serve`]; streams are part of their
-//! connection's task. Memory is bounded: connections are counted, bodies are produced as fast as they are taken, and a
+//! connection's task, an exec, attach or port-forward is one of its own. Memory is bounded: connections are counted, bodies are produced as fast as they are taken, and a
 //! client that takes nothing for too long is let go.
 
 #![forbid(unsafe_code)]
 
+mod acting;
 mod answer;
 mod body;
+mod cadvisor;
+mod call;
 mod connection;
 mod container_logs;
+mod deed;
+mod door;
+mod exposition;
 mod health;
 mod listen;
 mod local_api;
 mod log_query;
+mod metrics;
+mod node;
+mod node_logs;
+mod openapi;
+mod own_families;
+mod own_metrics;
 mod pods;
+mod process;
+mod profiles;
+mod representation;
 mod request;
+mod resource_metrics;
+mod resources;
 mod route;
+mod selector;
+mod stats;
+mod summary;
+mod table;
+mod tls;
+mod watch;
 
-pub use listen::{Bound, ServeError, ServerConfig, bind};
-pub use route::ServerState;
+pub use acting::ActingConfig;
+pub use listen::{Bound, SecureConfig, ServeError, ServerConfig, bind};
+pub use node_logs::NodeLogs;
+pub use own_families::Facts;
+pub use process::{ConfigPage, Process, Verbosity};
+pub use route::{Disks, ServerState};
+pub use table::Switches;
+pub use tls::{SelfSignedError, Tls, TlsError, TlsSettings, ensure_self_signed, tls_config};
+
+/// The reader of request targets without a connection, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{log_query::LogQuery, request};
+
+    /// Reads a path with its query; what came of it, in words. Panics if cleaning a path leaves a way out of it.
+    #[must_use]
+    pub fn request(target: &str) -> String {
+        let (path, query) =
+            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let cleaned = request::clean(path);
+        assert!(cleaned.starts_with('/') || cleaned.is_empty(), "{path:?} became {cleaned:?}");
+        assert!(!cleaned.split('/').any(|part| matches!(part, "." | "..")), "{path:?} became {cleaned:?}");
+        assert_eq!(request::clean(&cleaned), cleaned, "cleaned once and twice");
+        let quoted = request::quoted(path);
+        assert!(quoted.len() >= path.len() + 2, "{quoted}");
+        let query = request::Query::parse(query);
+        let logs = LogQuery::parse(&query, jiff::Timestamp::UNIX_EPOCH);
+        let escapes = if request::unescape(path, false).is_some() { "readable" } else { "broken" };
+        format!("{escapes} {} {logs:?}", if query.switch("watch") { "watch" } else { "list" })
+    }
+}
 
 #[cfg(test)]
 mod tests;

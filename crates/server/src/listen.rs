@@ -15,6 +15,9 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
+use mainstay_auth::{ActingVerb, Guard};
+use mainstay_host::Host;
 use mainstay_task::TaskGroup;
 use rustix::{
     fs::Mode,
@@ -23,9 +26,17 @@ use rustix::{
 };
 
 use crate::{
+    NodeLogs,
+    acting::{Acting, ActingConfig},
     connection::{self, Limits, Listener},
-    health::LogCheck,
-    route::{App, Face, ServerState},
+    health::{Counts, LogCheck},
+    own_metrics::OwnMetrics,
+    representation::Kept,
+    resource_metrics::ResourceTexts,
+    route::{App, ServerState},
+    table::{Face, Switches},
+    tls::Tls,
+    watch::Feed,
 };
 
 /// Connections that may wait to be accepted.
@@ -36,6 +47,8 @@ const BACKLOG: i32 = 1024;
 pub struct ServerConfig {
     /// The unix socket, `<root>/mainstay.sock`.
     pub socket: PathBuf,
+    /// `port`, unless the server is switched off.
+    pub secure: Option<SecureConfig>,
     /// `readOnlyPort`, if it is configured.
     pub read_only: Option<SocketAddr>,
     /// `healthzPort`, if it is configured.
@@ -44,6 +57,27 @@ pub struct ServerConfig {
     pub sync_frequency: Duration,
     /// Feature gate `PodLogsQuerySplitStreams`: whether a log may be asked for by stream.
     pub split_log_streams: bool,
+    /// What is turned on.
+    pub switches: Switches,
+    /// What exec, attach, port-forward, run and checkpoint need; without it they are refused.
+    pub acting: Option<ActingConfig>,
+    /// What `/logs/` shows.
+    pub node_logs: NodeLogs,
+    /// The machine, of which `/spec/` tells.
+    pub host: Host,
+}
+
+/// The TLS port.
+#[derive(Clone, Debug)]
+pub struct SecureConfig {
+    /// Where.
+    pub address: SocketAddr,
+    /// What it shows and speaks.
+    pub tls: Arc<Tls>,
+    /// Who may do what.
+    pub guard: Arc<Guard>,
+    /// Which right opens exec, attach, run and portForward.
+    pub acting_verb: ActingVerb,
 }
 
 /// Why the server cannot listen.
@@ -81,6 +115,16 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
+    /// The secure port cannot be had.
+    #[error(
+        "cannot listen on {address} for port; stop whoever has it (another kubelet?), choose another port, or set enableServer to false"
+    )]
+    SecurePort {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The read-only port cannot be had.
     #[error(
         "cannot listen on {address} for readOnlyPort; stop whoever has it (another kubelet?), choose another port, or set readOnlyPort to 0"
@@ -98,6 +142,7 @@ pub enum ServeError {
 pub struct Bound {
     config: ServerConfig,
     socket: (UnixListener, SocketFile),
+    secure: Option<(TcpListener, SocketAddr)>,
     read_only: Option<(TcpListener, SocketAddr)>,
     /// `None` when it could not be had yet.
     healthz: Option<(TcpListener, SocketAddr)>,
@@ -112,6 +157,12 @@ pub struct Bound {
 /// [`ServeError`], which names the address and what to do.
 pub fn bind(config: ServerConfig) -> Result<Bound, ServeError> {
     let socket = bind_socket(&config.socket)?;
+    let secure = match config.secure.as_ref().map(|secure| secure.address) {
+        Some(address) => {
+            Some(bind_tcp(address).map_err(|source| ServeError::SecurePort { address, source })?)
+        }
+        None => None,
+    };
     let read_only = match config.read_only {
         Some(address) => {
             Some(bind_tcp(address).map_err(|source| ServeError::ReadOnlyPort { address, source })?)
@@ -125,7 +176,7 @@ pub fn bind(config: ServerConfig) -> Result<Bound, ServeError> {
             None
         }
     });
-    Ok(Bound { config, socket, read_only, healthz })
+    Ok(Bound { config, socket, secure, read_only, healthz })
 }
 
 impl Bound {
@@ -133,6 +184,12 @@ impl Bound {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.config.socket
+    }
+
+    /// The secure port's address, with the port that the system chose if 0 was asked for.
+    #[must_use]
+    pub fn secure_address(&self) -> Option<SocketAddr> {
+        self.secure.as_ref().map(|(_, address)| *address)
     }
 
     /// The read-only port's address, with the port that the system chose if 0 was asked for.
@@ -153,11 +210,28 @@ impl Bound {
     /// # Panics
     /// Outside a tokio runtime with I/O and time.
     pub fn serve(self, state: ServerState, tasks: &TaskGroup) {
+        let booted = self.config.host.boot_time().and_then(|second| Timestamp::from_second(second).ok());
         let app = Arc::new(App {
             state,
             sync_frequency: self.config.sync_frequency,
             split_log_streams: self.config.split_log_streams,
+            switches: self.config.switches,
+            pod_list: Kept::default(),
+            node: Kept::default(),
+            feed: Feed::default(),
+            metrics: OwnMetrics::default(),
+            health_counts: Counts::default(),
+            acting: Acting::new(self.config.acting),
+            node_logs: self.config.node_logs,
+            host: self.config.host,
             log_check: LogCheck::default(),
+            resource_texts: ResourceTexts::default(),
+            cadvisor: Default::default(),
+            summaries: Default::default(),
+            booted: booted.unwrap_or(Timestamp::UNIX_EPOCH),
+            guard: self.config.secure.as_ref().map(|secure| Arc::clone(&secure.guard)),
+            acting_verb: self.config.secure.as_ref().map(|secure| secure.acting_verb).unwrap_or_default(),
+            tls: self.config.secure.as_ref().map(|secure| Arc::clone(&secure.tls)),
             tasks: tasks.clone(),
             shutdown: tasks.shutdown(),
         });
@@ -167,6 +241,12 @@ impl Bound {
             connection::serve(serving, Face::Local, Listener::Unix(listener), Limits::LOCAL).await;
             drop(file);
         });
+        if let Some((listener, _)) = self.secure {
+            let serving = app.clone();
+            tasks.spawn_critical("server secure port", async move {
+                connection::serve(serving, Face::Secure, Listener::Tcp(listener), Limits::SECURE).await;
+            });
+        }
         if let Some((listener, _)) = self.read_only {
             let serving = app.clone();
             tasks.spawn_critical("server read-only port", async move {
@@ -185,6 +265,8 @@ impl Bound {
 /// Opens a TCP listener; also tells the address it got.
 pub(crate) fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)?;
+    // The library's own backlog is short; where a flood fills it, others wait a second for their next try.
+    net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((listener, address))

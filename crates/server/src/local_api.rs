@@ -1,12 +1,14 @@
 //! `/mainstay/v1/…`: what upstream has no endpoint for. Documented in the crate's documentation.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::StatusCode;
+use k8s_openapi::api::core::v1::NodeCondition;
 use mainstay_snapshot::{EventFilter, EventReader, go_json};
 use mainstay_types::{
-    ContainerPhase, EventRecord, FileVerdict, FullName, NodeSnapshot, Ruling, RuntimeHealth, VERSION,
+    AwaitedSource, ContainerPhase, EventRecord, FileVerdict, FullName, NodeSnapshot, ResourceList, Ruling,
+    RuntimeHealth, VERSION,
 };
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -14,46 +16,27 @@ use tokio::sync::mpsc;
 use crate::{
     answer::{self, Answer},
     body::Body,
-    pods::BOOKMARK_PERIOD,
     request::{Query, quoted},
     route::App,
+    watch::BOOKMARK_PERIOD,
 };
 
 /// How long a watch waits after an event for others that come with it.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// What there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resource {
-    Events,
-    Manifests,
-    Node,
-}
-
-impl Resource {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "events" => Some(Self::Events),
-            "manifests" => Some(Self::Manifests),
-            "node" => Some(Self::Node),
-            _ => None,
-        }
-    }
-}
-
-pub(crate) fn serve(app: &Arc<App>, resource: Resource, query: &Query<'_>) -> Answer {
-    if resource == Resource::Events {
-        return events(app, query);
-    }
+/// `/mainstay/v1/manifests`.
+pub(crate) fn manifests(app: &App) -> Answer {
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
-    match resource {
-        Resource::Events => events(app, query),
-        Resource::Manifests => json(&Manifests::of(&snapshot)),
-        Resource::Node => json(&Node::of(&snapshot)),
-    }
+    json(&Manifests::of(&snapshot))
 }
 
-fn json(value: &impl Serialize) -> Answer {
+/// `/mainstay/v1/node`.
+pub(crate) fn node(app: &App) -> Answer {
+    let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
+    json(&Node::of(&snapshot))
+}
+
+pub(crate) fn json(value: &impl Serialize) -> Answer {
     let mut bytes = go_json(value);
     bytes.push(b'\n');
     answer::json(bytes.into())
@@ -65,7 +48,8 @@ struct Events<'a> {
     items: &'a [Arc<EventRecord>],
 }
 
-fn events(app: &App, query: &Query<'_>) -> Answer {
+/// `/mainstay/v1/events`.
+pub(crate) fn events(app: &App, query: &Query<'_>) -> Answer {
     let after = match query.first("after").map(str::parse).transpose() {
         Ok(after) => after.unwrap_or(0),
         Err(_) => {
@@ -88,7 +72,8 @@ fn events(app: &App, query: &Query<'_>) -> Answer {
     };
     let filter = EventFilter { pod };
     let reader = app.state.events.clone();
-    // Sequences begin anew when mainstay does; a client that comes back with an old one must not wait for it.
+    // Sequences begin anew when the events of earlier lives are lost; a client that comes back with an old one must not
+    // wait for it.
     let after = if after > reader.newest() { 0 } else { after };
     if !query.switch("watch") {
         // The newest first, then the items: an event between the two comes again, rather than never.
@@ -151,7 +136,10 @@ fn event_bookmark(sequence: u64) -> Bytes {
 
 #[derive(Serialize)]
 struct Manifests<'a> {
+    /// Every source has delivered.
     synced: bool,
+    /// Those that have not.
+    awaited: &'a [AwaitedSource],
     items: &'a [FileVerdict],
     pods: Vec<Origin<'a>>,
 }
@@ -173,7 +161,13 @@ impl<'a> Manifests<'a> {
             uid: view.uid.as_str(),
             origin: &view.origin,
         });
-        Self { synced: snapshot.desired.synced, items: &snapshot.desired.verdicts, pods: pods.collect() }
+        let desired = &snapshot.desired;
+        Self {
+            synced: desired.is_whole(),
+            awaited: &desired.awaited,
+            items: &desired.verdicts,
+            pods: pods.collect(),
+        }
     }
 }
 
@@ -184,12 +178,19 @@ struct Node<'a> {
     version: &'static str,
     generation: u64,
     sources_synced: bool,
+    sources_awaited: &'a [AwaitedSource],
     runtime: Runtime<'a>,
+    conditions: &'a [NodeCondition],
+    /// Pods that the runtime lists and does not answer about.
+    silent_pods: Vec<String>,
     pods: PodCounts,
     containers_running: usize,
     config_maps: usize,
     secrets: usize,
     manifests: VerdictCounts,
+    labels: &'a BTreeMap<String, String>,
+    capacity: &'a ResourceList,
+    allocatable: &'a ResourceList,
 }
 
 #[derive(Serialize)]
@@ -198,6 +199,8 @@ struct Runtime<'a> {
     name: &'a str,
     version: &'a str,
     reachable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreachable_since: Option<jiff::Timestamp>,
     /// It sends container events; else it is listed again and again.
     events: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,11 +245,15 @@ impl<'a> Node<'a> {
             node_name: &snapshot.node_name,
             version: VERSION,
             generation: snapshot.generation,
-            sources_synced: snapshot.desired.synced,
+            sources_synced: snapshot.desired.is_whole(),
+            sources_awaited: &snapshot.desired.awaited,
+            conditions: &snapshot.conditions,
+            silent_pods: snapshot.observed.silent.values().map(ToString::to_string).collect(),
             runtime: Runtime {
                 name: &runtime.name,
                 version: &runtime.version,
                 reachable: runtime.reachable,
+                unreachable_since: runtime.unreachable_since,
                 events: runtime.events,
                 runtime_problem: runtime.runtime_problem.as_deref(),
                 network_problem: runtime.network_problem.as_deref(),
@@ -258,6 +265,9 @@ impl<'a> Node<'a> {
             config_maps: snapshot.desired.objects.config_maps.len(),
             secrets: snapshot.desired.objects.secrets.len(),
             manifests,
+            labels: &snapshot.resources.labels,
+            capacity: &snapshot.resources.capacity,
+            allocatable: &snapshot.resources.allocatable,
         }
     }
 }
@@ -266,15 +276,14 @@ impl PodCounts {
     fn of(snapshot: &NodeSnapshot) -> Self {
         let mut counts = Self { total: snapshot.pods.len(), ..Self::default() };
         for view in &snapshot.pods {
-            let status = view.pod.status.as_ref();
-            match status.and_then(|status| status.phase.as_deref()) {
+            match view.status.phase.as_deref() {
                 Some("Pending") => counts.pending += 1,
                 Some("Running") => counts.running += 1,
                 Some("Succeeded") => counts.succeeded += 1,
                 Some("Failed") => counts.failed += 1,
                 _ => counts.unknown += 1,
             }
-            let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+            let mut conditions = view.status.conditions.iter().flatten();
             if conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True") {
                 counts.ready += 1;
             }

@@ -95,7 +95,7 @@ fn at_least_one(value: i64) -> Result<u64, BadLogQuery> {
 }
 
 /// RFC 3339 as Go parses it; empty and `null` are the zero time, which leaves nothing out.
-fn time(text: &str) -> Result<Option<Timestamp>, BadLogQuery> {
+pub(crate) fn time(text: &str) -> Result<Option<Timestamp>, BadLogQuery> {
     if text.is_empty() || text == "null" {
         return Ok(None);
     }

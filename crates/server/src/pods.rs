@@ -1,157 +1,137 @@
-//! `/pods`, its watch, and `/runningpods/`.
+//! `/pods`, `/allocatedPods` and `/runningpods/`.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use mainstay_snapshot::go_json;
-use mainstay_types::{ContainerPhase, NodeSnapshot, ObservedPod, PodUid, PodView};
+use mainstay_types::{ContainerPhase, FullName, NodeSnapshot, ObservedPod, PodView};
 use serde::Serialize;
-use tokio::sync::{mpsc, watch};
 
 use crate::{
     answer::{self, Answer},
     body::Body,
-    request::Query,
+    call::Call,
+    representation::Representation,
+    request::{Query, quoted},
     route::App,
+    selector::Selection,
+    watch::Expired,
 };
 
-/// How often a watch that has nothing to tell says so, which is also how a client that is gone is noticed.
-pub(crate) const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-
 /// `/pods`.
-pub(crate) fn list(app: &App, query: &Query<'_>) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call<'_>) -> Answer {
+    let selection = match Selection::parse(&call.query) {
+        Ok(selection) => selection,
+        Err(error) => return answer::error(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
-    if !query.switch("watch") {
-        return answer::json(snapshot.pod_list_json());
+    if call.query.switch("watch") {
+        return watch(app, snapshot, selection, &call.query);
     }
-    let snapshots = app.state.snapshot.clone();
-    let shutdown = app.shutdown.clone();
+    if selection.is_all() {
+        return app.pod_list.get(snapshot.generation, || snapshot.pod_list_json()).answer(call.headers);
+    }
+    let chosen = snapshot.pods.iter().filter(|view| selection.matches(view));
+    let list = pod_list(chosen.map(|view| &view.json[..]));
+    Representation::new(list).plain_answer(call.headers)
+}
+
+fn watch(app: &Arc<App>, snapshot: Arc<NodeSnapshot>, selection: Selection, query: &Query<'_>) -> Answer {
+    let since = match query.first("resourceVersion").filter(|text| !text.is_empty() && *text != "0") {
+        None => None,
+        Some(text) => match text.parse() {
+            Ok(version) => Some(version),
+            Err(_) => {
+                let text = format!(
+                    "resourceVersion must be one that a BOOKMARK of this watch named; it is {}",
+                    quoted(text)
+                );
+                return answer::error(StatusCode::BAD_REQUEST, &text);
+            }
+        },
+    };
+    let watch = match app.feed.begin(snapshot, selection, app.version_base(), since) {
+        Ok(watch) => watch,
+        Err(Expired) => return expired(since.unwrap_or(0)),
+    };
+    let (snapshots, shutdown) = (app.state.snapshot.clone(), app.shutdown.clone());
+    let app = Arc::clone(app);
     answer::json_stream(Body::produced(|sink| async move {
-        shutdown.run_until_signalled(watch_pods(snapshots, snapshot, sink)).await;
+        shutdown.run_until_signalled(watch.run(&app.feed, snapshots, sink)).await;
     }))
 }
 
-/// What a watcher was told last.
-#[derive(Default)]
-struct Told {
-    pods: HashMap<PodUid, Arc<PodView>>,
+/// The API's way of saying that a watcher must begin anew.
+fn expired(version: u64) -> Answer {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": format!("too old resource version: {version}, or another selection; watch again without resourceVersion"),
+        "reason": "Expired", "code": 410,
+    });
+    let mut answer = answer::json(format!("{status}\n").into());
+    *answer.status_mut() = StatusCode::GONE;
+    answer
 }
 
-/// Tells all pods, then what changes. Each pod is looked up in the newest snapshot at the moment it is told, so that a
-/// slow client skips what it was too slow for, and nothing queues up.
-async fn watch_pods(
-    mut snapshots: watch::Receiver<Option<Arc<NodeSnapshot>>>,
-    first: Arc<NodeSnapshot>,
-    sink: mpsc::Sender<Bytes>,
-) {
-    let mut told = Told::default();
-    let mut current = first;
-    let mut is_initial = true;
-    loop {
-        let mut by_uid = index(&current);
-        let mut is_newer = false;
-        for uid in told.differing(&current) {
-            if snapshots.has_changed().unwrap_or(false)
-                && let Some(newest) = snapshots.borrow_and_update().clone()
-            {
-                by_uid = index(&newest);
-                current = newest;
-                is_newer = true;
-            }
-            let Some(line) = told.tell(&uid, by_uid.get(&uid)) else { continue };
-            if sink.send(line).await.is_err() {
-                return;
-            }
+/// A `PodList` of these items.
+fn pod_list<'a>(items: impl Iterator<Item = &'a [u8]>) -> Bytes {
+    let mut list = br#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":"#.to_vec();
+    let empty = list.len();
+    for item in items {
+        list.push(if list.len() == empty { b'[' } else { b',' });
+        list.extend_from_slice(item);
+    }
+    // As Go writes a list that was never made.
+    list.extend_from_slice(if list.len() == empty { b"null}\n" } else { b"]}\n" });
+    list.into()
+}
+
+/// `/allocatedPods`, all of them or one: active pods as they were let in, without a status.
+pub(crate) fn allocated(app: &App, call: &Call<'_>) -> Answer {
+    let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
+    let (namespace, name, uid) = match *call.values {
+        [namespace, name] => (namespace, name, None),
+        [namespace, name, uid] => (namespace, name, Some(uid)),
+        _ => {
+            let items: Vec<Vec<u8>> = snapshot
+                .pods
+                .iter()
+                .filter(|view| is_active(view))
+                .map(|view| without_status(view))
+                .collect();
+            return answer::json(pod_list(items.iter().map(Vec::as_slice)));
         }
-        if is_initial {
-            is_initial = false;
-            if sink.send(bookmark(&current, true)).await.is_err() {
-                return;
-            }
-        }
-        if is_newer {
-            // Pods that were told before the newer snapshot came, and those that came with it.
-            continue;
-        }
-        // Cancel safe: `changed` only marks the value as seen, and it is read right after.
-        tokio::select! {
-            changed = snapshots.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                if let Some(newest) = snapshots.borrow_and_update().clone() {
-                    current = newest;
-                }
-            }
-            () = tokio::time::sleep(BOOKMARK_PERIOD) => {
-                if sink.send(bookmark(&current, false)).await.is_err() {
-                    return;
-                }
-            }
+    };
+    let found = snapshot
+        .by_name(&FullName::new(namespace, name))
+        .filter(|view| is_active(view) && uid.is_none_or(|uid| view.uid.as_str() == uid));
+    match found {
+        None => answer::plain(StatusCode::NOT_FOUND, "pod not found"),
+        Some(view) => {
+            let item = without_status(view);
+            let mut pod = br#"{"kind":"Pod","apiVersion":"v1","#.to_vec();
+            pod.extend_from_slice(item.strip_prefix(b"{").unwrap_or(&item));
+            pod.push(b'\n');
+            answer::json(pod.into())
         }
     }
 }
 
-fn index(snapshot: &NodeSnapshot) -> HashMap<PodUid, Arc<PodView>> {
-    snapshot.pods.iter().map(|view| (view.uid.clone(), view.clone())).collect()
+/// Neither finished nor about to be.
+fn is_active(view: &PodView) -> bool {
+    !matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+        && view.pod.metadata.deletion_timestamp.is_none()
 }
 
-impl Told {
-    /// The pods that are to be told about: first those that are gone, then the rest in the list's order.
-    fn differing(&self, snapshot: &NodeSnapshot) -> Vec<PodUid> {
-        let now = snapshot.uids();
-        let gone = self.pods.keys().filter(|uid| !now.contains_key(uid.as_str())).cloned();
-        let changed = snapshot
-            .pods
-            .iter()
-            .filter(|view| self.pods.get(&view.uid).is_none_or(|told| !Arc::ptr_eq(told, view)))
-            .map(|view| view.uid.clone());
-        gone.chain(changed).collect()
+fn without_status(view: &PodView) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Item<'a, M: Serialize, S: Serialize> {
+        metadata: &'a M,
+        spec: &'a S,
+        status: Empty,
     }
-
-    /// The line about one pod, if there is anything to tell.
-    fn tell(&mut self, uid: &PodUid, now: Option<&Arc<PodView>>) -> Option<Bytes> {
-        let before = match now {
-            Some(now) => self.pods.insert(uid.clone(), now.clone()),
-            None => self.pods.remove(uid),
-        };
-        match (before, now) {
-            (None, None) => None,
-            (None, Some(now)) => Some(event("ADDED", &now.json)),
-            (Some(before), None) => Some(event("DELETED", &before.json)),
-            (Some(before), Some(now)) => (before.json != now.json).then(|| event("MODIFIED", &now.json)),
-        }
-    }
-}
-
-/// One line of a watch. Items of a list carry no kind, objects of a watch do: clients decode them by it.
-fn event(kind: &str, pod: &[u8]) -> Bytes {
-    const TYPE: &[u8] = br#""kind":"Pod","apiVersion":"v1","#;
-    let mut line = Vec::with_capacity(pod.len() + 80);
-    line.extend_from_slice(br#"{"type":""#);
-    line.extend_from_slice(kind.as_bytes());
-    line.extend_from_slice(br#"","object":"#);
-    match pod.strip_prefix(b"{") {
-        Some(rest) if !pod.starts_with(br#"{"kind""#) && rest.first() != Some(&b'}') => {
-            line.push(b'{');
-            line.extend_from_slice(TYPE);
-            line.extend_from_slice(rest);
-        }
-        _ => line.extend_from_slice(pod),
-    }
-    line.extend_from_slice(b"}\n");
-    line.into()
-}
-
-/// Says how far the watcher is; the annotation marks the end of the initial pods, as the Kubernetes API does it.
-fn bookmark(snapshot: &NodeSnapshot, ends_initial: bool) -> Bytes {
-    let annotations =
-        if ends_initial { r#","annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };
-    format!(
-        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{{\"resourceVersion\":\"{}\"{annotations}}},\"spec\":{{\"containers\":null}},\"status\":{{}}}}}}\n",
-        snapshot.generation
-    )
-    .into()
+    go_json(&Item { metadata: &view.pod.metadata, spec: &view.pod.spec, status: Empty {} })
 }
 
 #[derive(Serialize)]

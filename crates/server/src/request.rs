@@ -2,10 +2,17 @@
 
 use std::borrow::Cow;
 
+use http::{HeaderMap, header};
+
+use crate::table::Route;
+
 /// The pairs of a query string, in order. Pairs with a bare `;` or a bad `%` escape are dropped, as Go drops them.
 #[derive(Debug, Default)]
 pub(crate) struct Query<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// In tests, whatever is asked for must be declared by the route.
+    #[cfg(test)]
+    of: Option<&'static Route>,
 }
 
 impl<'a> Query<'a> {
@@ -16,7 +23,21 @@ impl<'a> Query<'a> {
             let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
             Some((unescape(key, true)?, unescape(value, true)?))
         });
-        Self { pairs: pairs.collect() }
+        Self {
+            pairs: pairs.collect(),
+            #[cfg(test)]
+            of: None,
+        }
+    }
+
+    /// The same as the query of a request to this route.
+    #[cfg_attr(not(test), expect(unused_mut, unused_variables, reason = "only tests look at it"))]
+    pub(crate) fn of(mut self, route: &'static Route) -> Self {
+        #[cfg(test)]
+        {
+            self.of = Some(route);
+        }
+        self
     }
 
     /// The first value of that name.
@@ -26,6 +47,10 @@ impl<'a> Query<'a> {
 
     /// All values of that name.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        #[cfg(test)]
+        if let Some(route) = self.of {
+            assert!(route.declares(name), "{} reads {name:?}, which the table does not declare", route.path);
+        }
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_ref())
     }
 
@@ -117,6 +142,17 @@ pub(crate) fn accepts(accept: Option<&str>, produced: &str) -> bool {
             let media_type = item.split(';').next().unwrap_or_default().trim();
             media_type == "*/*" || (!produced.is_empty() && media_type == produced)
         })
+}
+
+/// Whether the client says that it can undo gzip.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    headers.get_all(header::ACCEPT_ENCODING).iter().any(|value| {
+        value.to_str().unwrap_or_default().split(',').any(|item| {
+            let (coding, parameters) = item.split_once(';').unwrap_or((item, ""));
+            let refused = parameters.split_once("q=").is_some_and(|(_, q)| q.trim().parse() == Ok(0.0_f32));
+            coding.trim().eq_ignore_ascii_case("gzip") && !refused
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,13 +1,21 @@
 //! The server on real sockets, with snapshots made by hand and log files that are really written.
 
+mod acting;
 mod containerlogs;
 mod limits;
 mod listeners;
+mod matrix;
+mod node;
+mod node_logs;
+mod pages;
+mod pod_lists;
+mod profiles;
 mod routes;
+mod secure;
 mod watches;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     net::SocketAddr,
     path::PathBuf,
     sync::Arc,
@@ -16,6 +24,7 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_nodelogs::{Links, LogDirectory};
 use mainstay_snapshot::{EventStoreConfig, go_json, start_events};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
@@ -29,9 +38,9 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{ServerConfig, ServerState, bind};
+use crate::{NodeLogs, SecureConfig, ServerConfig, ServerState, bind};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server and the ends that feed it.
 struct Fixture {
@@ -51,24 +60,70 @@ impl Fixture {
     }
 
     fn with(split_log_streams: bool) -> Self {
+        Self::configured(|config| config.split_log_streams = split_log_streams).0
+    }
+
+    /// One with other switches than the default.
+    fn with_switches(switches: crate::Switches) -> Self {
+        Self::configured(|config| config.switches = switches).0
+    }
+
+    /// One that shows this log directory.
+    fn with_logs(node_logs: NodeLogs) -> Self {
+        Self::configured(|config| config.node_logs = node_logs).0
+    }
+
+    fn configured(change: impl FnOnce(&mut ServerConfig)) -> (Self, Option<SocketAddr>) {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("mainstay.sock");
         let any = Some("127.0.0.1:0".parse().unwrap());
-        let bound = bind(ServerConfig {
+        // With a file of the name that tests of the route table ask for.
+        let log = directory.path().join("log");
+        std::fs::create_dir(&log).unwrap();
+        std::fs::write(log.join("path"), "a log\n").unwrap();
+        let mut config = ServerConfig {
             socket: socket.clone(),
+            secure: None,
             read_only: any,
             healthz: any,
             sync_frequency: Duration::from_secs(60),
-            split_log_streams,
-        })
-        .unwrap();
+            split_log_streams: false,
+            switches: Default::default(),
+            acting: None,
+            node_logs: NodeLogs {
+                directory: LogDirectory::new(log, Links::Inside(Vec::new())),
+                ..NodeLogs::default()
+            },
+            host: Default::default(),
+        };
+        change(&mut config);
+        let bound = bind(config).unwrap();
         let (read_only, healthz) = (bound.read_only_address().unwrap(), bound.healthz_address().unwrap());
+        let address = bound.secure_address();
         let tasks = TaskGroup::new();
         let (snapshots, snapshot) = watch::channel(None);
         let (events, receiver) = EventSink::bounded(64);
         let events_reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
-        bound.serve(ServerState { snapshot, events: events_reader, heartbeat: Heartbeat::default() }, &tasks);
-        Self { directory, socket, read_only, healthz, snapshots, events, tasks }
+        bound.serve(
+            ServerState {
+                snapshot,
+                events: events_reader,
+                assignments: tokio::sync::watch::channel(Arc::default()).1,
+                heartbeat: Heartbeat::default(),
+                samples: tokio::sync::watch::channel(Arc::default()).1,
+                probes: Default::default(),
+                disks: Default::default(),
+                work: Default::default(),
+                facts: Default::default(),
+                calls: Default::default(),
+                event_counts: Default::default(),
+                counters: Default::default(),
+                process_start: jiff::Timestamp::UNIX_EPOCH,
+                process: Default::default(),
+            },
+            &tasks,
+        );
+        (Self { directory, socket, read_only, healthz, snapshots, events, tasks }, address)
     }
 
     fn publish(&self, snapshot: NodeSnapshot) {
@@ -84,10 +139,23 @@ impl Fixture {
         exchange(UnixStream::connect(&self.socket).await.unwrap(), method, path, headers).await
     }
 
+    /// A request with a body.
+    async fn send(&self, method: &str, path: &str, body: &str) -> Reply {
+        let mut stream = UnixStream::connect(&self.socket).await.unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("in time").unwrap();
+        parse_reply(&answer)
+    }
+
     async fn open(&self, path: &str) -> Stream {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
-        let mut stream = Stream { stream, buffer: Vec::new(), head: String::new() };
+        let mut stream = Stream { stream, buffer: Vec::new(), head: String::new(), events: VecDeque::new() };
         stream.head = stream.until(b"\r\n\r\n").await;
         stream
     }
@@ -103,6 +171,8 @@ struct Reply {
     status: u16,
     head: String,
     body: String,
+    /// The same where it is no text.
+    raw: Vec<u8>,
     chunked: bool,
 }
 
@@ -173,7 +243,7 @@ fn parse_reply(answer: &[u8]) -> Reply {
     let chunked = head.to_lowercase().contains("transfer-encoding: chunked");
     let body = &answer[at + 4..];
     let body = if chunked { dechunk(body) } else { body.to_vec() };
-    Reply { status, head, body: String::from_utf8(body).unwrap(), chunked }
+    Reply { status, head, body: String::from_utf8_lossy(&body).into_owned(), raw: body, chunked }
 }
 
 fn dechunk(mut rest: &[u8]) -> Vec<u8> {
@@ -195,6 +265,8 @@ struct Stream {
     stream: UnixStream,
     buffer: Vec<u8>,
     head: String,
+    /// Events that came with one that was asked for.
+    events: VecDeque<Value>,
 }
 
 impl Stream {
@@ -226,30 +298,37 @@ impl Stream {
 
     /// The next watch event as (type, object).
     async fn event(&mut self) -> (String, Value) {
-        let chunk = self.chunk().await.expect("another event");
-        assert!(chunk.ends_with('\n'));
-        let mut value: Value = serde_json::from_str(&chunk).unwrap();
+        if self.events.is_empty() {
+            let chunk = self.chunk().await.expect("another event");
+            assert!(chunk.ends_with('\n'));
+            self.events.extend(chunk.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+        }
+        let mut value = self.events.pop_front().unwrap();
         (value["type"].as_str().unwrap().to_owned(), value["object"].take())
     }
 }
 
 /// A pod as the snapshot builder makes it.
 fn view(pod: Value, observed: Option<Arc<ObservedPod>>) -> Arc<PodView> {
-    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let mut pod: Pod = serde_json::from_value(pod).unwrap();
+    let status = pod.status.take();
     let metadata = &pod.metadata;
     let (namespace, name) = (metadata.namespace.as_deref().unwrap(), metadata.name.as_deref().unwrap());
-    let item = json!({"metadata": metadata, "spec": pod.spec, "status": pod.status});
+    let item = json!({"metadata": metadata, "spec": pod.spec, "status": status});
     Arc::new(PodView {
         uid: metadata.uid.as_deref().unwrap().into(),
         full_name: FullName::new(namespace, name),
         json: go_json(&item).into(),
         observed,
         origin: format!("/manifests/{name}.yaml").into(),
+        source: mainstay_types::PodSource::File,
+        stage: mainstay_types::PodStage::Syncing,
+        status: Arc::new(status.unwrap_or_default()),
         pod: Arc::new(pod),
     })
 }
 
-fn simple_pod(name: &str, message: &str) -> Arc<PodView> {
+pub(crate) fn simple_pod(name: &str, message: &str) -> Arc<PodView> {
     view(
         json!({
             "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
@@ -280,6 +359,9 @@ fn container(id: &str, name: &str, phase: ContainerPhase, log_path: &str) -> Obs
         log_path: log_path.into(),
         user: None,
         termination_grace_seconds: None,
+        pre_stop: None,
+        oom_killed: false,
+        stop_signal: None,
     }
 }
 
@@ -302,7 +384,11 @@ fn observed_pod(name: &str, sandbox_ready: bool, containers: Vec<ObservedContain
     })
 }
 
-fn snapshot(generation: u64, pods: Vec<Arc<PodView>>, observed: Vec<Arc<ObservedPod>>) -> NodeSnapshot {
+pub(crate) fn snapshot(
+    generation: u64,
+    pods: Vec<Arc<PodView>>,
+    observed: Vec<Arc<ObservedPod>>,
+) -> NodeSnapshot {
     snapshot_with(generation, pods, observed, Vec::new())
 }
 
@@ -323,6 +409,7 @@ fn snapshot_with(
         generation,
         listed_at: Some(Instant::now()),
         pods: observed.into_iter().map(|pod| (pod.uid.clone(), pod)).collect::<HashMap<_, _>>(),
+        silent: HashMap::new(),
         runtime: Arc::new(RuntimeHealth {
             name: "containerd".into(),
             version: "v2.4.2".into(),

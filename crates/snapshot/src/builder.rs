@@ -1,33 +1,49 @@
 //! Builds the snapshot from what is desired, what is observed and what reconcile says.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{PodStatus, ResourceRequirements},
+    api::core::v1::{ContainerImage, NodeCondition, PodStatus, ResourceRequirements},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use mainstay_lifecycle::{StatusInput, pod_status};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    DesiredState, NodeSnapshot, ObservedPod, ObservedState, Outcomes, PodOutcome, PodUid, PodView,
-    RuntimeHealth, to_seconds,
+    DesiredState, ExtendedResources, NodeCounters, NodePressure, NodeResources, NodeSnapshot, ObservedPod,
+    ObservedState, Outcomes, PodOutcome, PodProbes, PodSource, PodUid, PodView, ProbeResults, RuntimeHealth,
+    to_seconds,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
 use tracing::debug;
 
-use crate::{gojson::go_json, persist::StatusFiles};
+use crate::{
+    gojson::go_json,
+    node::{NodeInput, NodeObject, NodeTemplate},
+    persist::{KeptStatuses, StatusFiles},
+    state_condition,
+};
+
+/// How soon it is noticed that somebody has taken away what was set aside.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// What the builder needs.
 #[derive(Debug)]
 pub struct SnapshotConfig {
+    /// What is counted of pods' starts.
+    pub counters: Arc<NodeCounters>,
     /// The node's name.
     pub node_name: Arc<str>,
-    /// The node's addresses, primary first.
-    pub host_ips: Vec<String>,
-    /// Where statuses are kept across restarts (`<root>/mainstay/status`).
-    pub status_dir: PathBuf,
+    /// What the node has.
+    pub resources: Arc<NodeResources>,
+    /// Where all state is kept across restarts (`<root>/mainstay`).
+    pub state_dir: PathBuf,
+    /// What the Node object is made from; `None` for none.
+    pub node: Option<NodeTemplate>,
 }
 
 /// The readers' end. `None` until the first complete snapshot.
@@ -46,7 +62,7 @@ pub fn channel() -> (SnapshotWriter, SnapshotReader) {
     (SnapshotWriter { sender }, reader)
 }
 
-/// The three things a snapshot is made from.
+/// The things a snapshot is made from.
 #[derive(Debug)]
 pub struct Inputs {
     /// What should be.
@@ -55,21 +71,52 @@ pub struct Inputs {
     pub observed: watch::Receiver<Arc<ObservedState>>,
     /// What is being done about it.
     pub outcomes: watch::Receiver<Outcomes>,
+    /// What probes have shown.
+    pub probes: watch::Receiver<ProbeResults>,
+    /// The node's addresses, primary first.
+    pub addresses: watch::Receiver<Arc<[String]>>,
+    /// What the node runs short of.
+    pub pressure: watch::Receiver<NodePressure>,
+    /// What device plugins offer.
+    pub extended: watch::Receiver<Arc<ExtendedResources>>,
 }
 
 /// Starts building snapshots. Problems with stored statuses are returned as sentences for the node's events.
 pub fn start(
     config: SnapshotConfig,
+    kept: KeptStatuses,
     inputs: Inputs,
     writer: SnapshotWriter,
     tasks: &TaskGroup,
 ) -> Vec<String> {
-    let (files, restored, problems) = StatusFiles::open(&config.status_dir, tasks);
-    let builder =
-        Builder { config, sender: writer.sender, views: HashMap::new(), restored, files, generation: 0 };
+    let mut config = config;
+    let KeptStatuses { files, statuses: restored, mut problems } = kept;
+    let node = config.node.take().map(|NodeTemplate { node, images }| {
+        let dir = config.state_dir.join("node");
+        let (object, more) = NodeObject::open(node, &dir, tasks);
+        problems.extend(more);
+        (object, images)
+    });
+    let addresses = inputs.addresses.borrow().clone();
+    let pressure = *inputs.pressure.borrow();
+    let whole = Arc::clone(&config.resources);
+    let builder = Builder {
+        config,
+        sender: writer.sender,
+        views: HashMap::new(),
+        restored,
+        files,
+        generation: 0,
+        conditions: Arc::default(),
+        node,
+        addresses,
+        pressure,
+        extended: Arc::default(),
+        whole,
+    };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("snapshot", async move {
-        shutdown.run_until_signalled(builder.run(inputs)).await;
+        shutdown.run_until_signalled(Box::pin(builder.run(inputs))).await;
     });
     problems
 }
@@ -78,6 +125,7 @@ pub fn start(
 struct Entry {
     outcome: Arc<PodOutcome>,
     observed: Option<Arc<ObservedPod>>,
+    probes: Option<Arc<PodProbes>>,
     view: Arc<PodView>,
 }
 
@@ -88,23 +136,61 @@ struct Builder {
     restored: HashMap<PodUid, PodStatus>,
     files: StatusFiles,
     generation: u64,
+    /// Empty until the first snapshot.
+    conditions: Arc<[NodeCondition]>,
+    /// The Node object, and the images in it.
+    node: Option<(NodeObject, watch::Receiver<Arc<[ContainerImage]>>)>,
+    /// The node's addresses that the views show.
+    addresses: Arc<[String]>,
+    /// What the Node object says that it runs short of.
+    pressure: NodePressure,
+    /// What device plugins offer.
+    extended: Arc<ExtendedResources>,
+    /// What the node has, with that.
+    whole: Arc<NodeResources>,
 }
 
 impl Builder {
     async fn run(mut self, mut inputs: Inputs) {
+        let mut look_again = interval_at(Instant::now() + LOOK_AGAIN, LOOK_AGAIN);
+        look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let desired = inputs.desired.borrow_and_update().clone();
             let observed = inputs.observed.borrow_and_update().clone();
             let outcomes = inputs.outcomes.borrow_and_update().clone();
+            let probes = inputs.probes.borrow_and_update().clone();
+            let addresses = inputs.addresses.borrow_and_update().clone();
+            let moved = self.addresses != addresses;
+            self.addresses = addresses;
+            self.pressure = *inputs.pressure.borrow_and_update();
+            let extended = inputs.extended.borrow_and_update().clone();
+            if !Arc::ptr_eq(&self.extended, &extended) {
+                self.whole = Arc::new(self.config.resources.with_extended(&extended, false));
+                self.extended = extended;
+            }
             // Nothing partial: every source, the first complete list, and reconcile's word on each pod.
             if desired.synced && observed.listed_at.is_some() && outcomes.synced {
-                self.build(&desired, &observed, &outcomes);
+                if self.conditions.is_empty() {
+                    // By now everybody has read his files.
+                    self.look_at_state().await;
+                }
+                self.build(&desired, &observed, &outcomes, &probes, moved);
             }
             // Cancel safe: `changed` only marks a value as seen. An input that ends takes the agent down with it.
             let changed = tokio::select! {
+                _ = look_again.tick(), if !self.conditions.is_empty() => {
+                    self.look_at_state().await;
+                    Ok(())
+                }
+                () = new_images(self.node.as_mut().map(|(_, images)| images)) => Ok(()),
                 changed = inputs.desired.changed() => changed,
                 changed = inputs.observed.changed() => changed,
                 changed = inputs.outcomes.changed() => changed,
+                changed = inputs.probes.changed() => changed,
+                // Addresses that are given have nobody who would change them.
+                Ok(()) = inputs.addresses.changed() => Ok(()),
+                Ok(()) = inputs.pressure.changed() => Ok(()),
+                Ok(()) = inputs.extended.changed() => Ok(()),
             };
             if changed.is_err() {
                 return;
@@ -112,15 +198,32 @@ impl Builder {
         }
     }
 
-    fn build(&mut self, desired: &Arc<DesiredState>, observed: &Arc<ObservedState>, outcomes: &Outcomes) {
+    async fn look_at_state(&mut self) {
+        let condition = state_condition::look(self.config.state_dir.clone()).await;
+        if self.conditions.first() != Some(&condition) {
+            self.conditions = Arc::new([condition]);
+        }
+    }
+
+    fn build(
+        &mut self,
+        desired: &Arc<DesiredState>,
+        observed: &Arc<ObservedState>,
+        outcomes: &Outcomes,
+        probes: &ProbeResults,
+        moved: bool,
+    ) {
         let now = Timestamp::now();
         let mut changed = false;
         for (uid, outcome) in outcomes.pods.iter() {
             let seen = observed.pods.get(uid).filter(|pod| !pod.is_nothing());
-            if self.views.get(uid).is_some_and(|entry| entry.is_current(outcome, seen)) {
+            let probes = probes.pods.get(uid);
+            let known = self.views.get(uid).filter(|_| !moved);
+            if known.is_some_and(|entry| entry.is_current(outcome, seen, probes)) {
                 continue;
             }
-            changed |= self.rebuild(uid, outcome, seen, &observed.runtime, now);
+            let silent = observed.silent.contains_key(uid);
+            changed |= self.rebuild(uid, (outcome, seen, probes), silent, &observed.runtime, now);
         }
         let files = &self.files;
         self.views.retain(|uid, _| {
@@ -135,9 +238,30 @@ impl Builder {
         for uid in self.restored.drain().map(|(uid, _)| uid).filter(|uid| !outcomes.pods.contains_key(uid)) {
             files.forget(&uid);
         }
+        let object = self.node.as_mut().map(|(object, images)| {
+            // A node whose API server is away is as fit for pods as before.
+            let awaited = desired.awaited.iter().filter(|awaited| awaited.source != PodSource::Api);
+            let sources: Vec<&str> = awaited.map(|source| source.name.as_str()).collect();
+            let input = NodeInput {
+                runtime: &observed.runtime,
+                images: &images.borrow_and_update().clone(),
+                addresses: &self.addresses,
+                resources: &self.whole,
+                conditions: &self.conditions,
+                pressure: self.pressure,
+                api: desired.node.as_ref(),
+                sources: (!sources.is_empty()).then(|| sources.join(", ")),
+                now,
+            };
+            object.refresh(self.generation + 1, input)
+        });
         let last = self.sender.borrow().clone();
         let same_rest = last.is_some_and(|last| {
-            Arc::ptr_eq(&last.desired, desired) && last.observed.generation == observed.generation
+            Arc::ptr_eq(&last.desired, desired)
+                && last.observed.generation == observed.generation
+                && Arc::ptr_eq(&last.conditions, &self.conditions)
+                && Arc::ptr_eq(&last.resources, &self.whole)
+                && same(last.node.as_ref(), object.as_ref())
         });
         if !changed && same_rest {
             return;
@@ -146,7 +270,10 @@ impl Builder {
         let pods = self.views.values().map(|entry| Arc::clone(&entry.view)).collect();
         let node = Arc::clone(&self.config.node_name);
         let snapshot =
-            NodeSnapshot::new(self.generation, node, pods, Arc::clone(desired), Arc::clone(observed));
+            NodeSnapshot::new(self.generation, node, pods, Arc::clone(desired), Arc::clone(observed))
+                .with_resources(Arc::clone(&self.whole))
+                .with_conditions(Arc::clone(&self.conditions))
+                .with_node(object);
         debug!(generation = self.generation, pods = snapshot.pods.len(), "snapshot");
         self.sender.send_replace(Some(Arc::new(snapshot)));
     }
@@ -155,8 +282,8 @@ impl Builder {
     fn rebuild(
         &mut self,
         uid: &PodUid,
-        outcome: &Arc<PodOutcome>,
-        observed: Option<&Arc<ObservedPod>>,
+        (outcome, observed, probes): (&Arc<PodOutcome>, Option<&Arc<ObservedPod>>, Option<&Arc<PodProbes>>),
+        silent: bool,
         runtime: &RuntimeHealth,
         now: Timestamp,
     ) -> bool {
@@ -165,36 +292,61 @@ impl Builder {
         // A file that was taken away and put back: the same UID, but a new pod, of which nothing is known yet.
         let reborn =
             known.is_some_and(|entry| entry.outcome.deletion.is_some() && outcome.deletion.is_none());
+        let before_us = outcome
+            .desired
+            .remote
+            .as_deref()
+            .map(|remote| PodStatus { conditions: Some(remote.conditions.clone()), ..PodStatus::default() });
         let previous = known
-            .and_then(|entry| entry.view.pod.status.as_ref())
+            .map(|entry| &*entry.view.status)
             .or_else(|| self.restored.get(uid))
-            .filter(|_| !reborn);
+            .filter(|_| !reborn)
+            .or(before_us.as_ref());
         let qos_class = runtime::qos_class(pod);
         let resources = pod_resources(pod);
-        let status = pod_status(&StatusInput {
+        let none = PodProbes::default();
+        let input = StatusInput {
             pod,
             observed: observed.map(AsRef::as_ref),
             outcome,
+            probes: probes.map_or(&none, AsRef::as_ref),
             previous,
             runtime_name: &runtime.name,
-            host_ips: &self.config.host_ips,
+            host_ips: &self.addresses,
             qos_class: qos_class.as_str(),
+            recursive_read_only: runtime.recursive_read_only,
             resources: &resources,
             now,
-        });
+        };
+        let mut status = match previous.filter(|_| silent) {
+            // Nothing was read, so nothing has changed.
+            Some(previous) => previous.clone(),
+            None if silent => unknown(pod_status(&input)),
+            None => pod_status(&input),
+        };
+        let was = known.and_then(|entry| entry.view.status.phase.as_deref());
+        if was == Some("Pending") && status.phase.as_deref() == Some("Running") {
+            let took = now.duration_since(outcome.start_time);
+            self.config.counters.pod_starts.observe(took.try_into().unwrap_or_default());
+        }
         let deletion = outcome.deletion;
         let same = known.is_some_and(|entry| {
-            entry.view.pod.status.as_ref() == Some(&status)
+            *entry.view.status == status
                 && Arc::ptr_eq(&entry.outcome.desired, &outcome.desired)
+                && entry.outcome.stage == outcome.stage
                 && entry.outcome.deletion == deletion
         });
         let view = match known.filter(|_| same) {
             Some(entry) => Arc::clone(&entry.view),
             None => {
                 self.files.store(uid, &status);
-                let mut pod = k8s_openapi::api::core::v1::Pod::clone(pod);
-                pod.status = Some(status);
-                if let Some(deletion) = deletion {
+                // It stays for long, and was made with room to grow.
+                for statuses in [&mut status.container_statuses, &mut status.init_container_statuses] {
+                    statuses.iter_mut().for_each(Vec::shrink_to_fit);
+                }
+                let mut pod = Arc::clone(pod);
+                if let Some(deletion) = deletion.filter(|_| pod.metadata.deletion_timestamp.is_none()) {
+                    let pod = Arc::make_mut(&mut pod);
                     let grace = jiff::SignedDuration::from_secs(deletion.grace_seconds);
                     let due = deletion.since.checked_add(grace).unwrap_or(deletion.since);
                     pod.metadata.deletion_timestamp = Some(Time(to_seconds(due)));
@@ -203,10 +355,13 @@ impl Builder {
                 Arc::new(PodView {
                     uid: uid.clone(),
                     full_name: outcome.desired.full_name.clone(),
-                    json: pod_item_json(&pod),
-                    pod: Arc::new(pod),
+                    json: pod_item_json(&pod, &status),
+                    pod,
+                    status: Arc::new(status),
                     observed: observed.cloned(),
                     origin: Arc::clone(&outcome.desired.origin),
+                    source: outcome.desired.source,
+                    stage: outcome.stage,
                 })
             }
         };
@@ -218,37 +373,77 @@ impl Builder {
                 uid: view.uid.clone(),
                 full_name: view.full_name.clone(),
                 pod: Arc::clone(&view.pod),
+                status: Arc::clone(&view.status),
                 json: view.json.clone(),
                 observed: observed.cloned(),
                 origin: Arc::clone(&view.origin),
+                source: view.source,
+                stage: view.stage,
             })
         };
-        let entry = Entry { outcome: Arc::clone(outcome), observed: observed.cloned(), view };
+        let entry = Entry {
+            outcome: Arc::clone(outcome),
+            observed: observed.cloned(),
+            probes: probes.cloned(),
+            view,
+        };
         self.views.insert(uid.clone(), entry);
         !same
     }
 }
 
 impl Entry {
-    fn is_current(&self, outcome: &Arc<PodOutcome>, observed: Option<&Arc<ObservedPod>>) -> bool {
-        let same_reading = match (&self.observed, observed) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
-        same_reading && Arc::ptr_eq(&self.outcome, outcome)
+    fn is_current(
+        &self,
+        outcome: &Arc<PodOutcome>,
+        observed: Option<&Arc<ObservedPod>>,
+        probes: Option<&Arc<PodProbes>>,
+    ) -> bool {
+        Arc::ptr_eq(&self.outcome, outcome)
+            && same(self.observed.as_ref(), observed)
+            && same(self.probes.as_ref(), probes)
+    }
+}
+
+/// Waits for other images; for ever where there are none. Cancel safe.
+async fn new_images(images: Option<&mut watch::Receiver<Arc<[ContainerImage]>>>) {
+    if let Some(images) = images
+        && images.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+/// Whether both are the very same value.
+fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+    a.map(Arc::as_ptr) == b.map(Arc::as_ptr)
+}
+
+/// The status of a pod about which the runtime has never answered, and of which no earlier status is known.
+fn unknown(status: PodStatus) -> PodStatus {
+    PodStatus {
+        phase: Some("Unknown".to_owned()),
+        reason: Some("RuntimeNotAnswering".to_owned()),
+        message: Some(
+            "the container runtime lists this pod and does not answer about it; look at the runtime's log"
+                .to_owned(),
+        ),
+        ..status
     }
 }
 
 /// A list item: the pod without `apiVersion` and `kind`, which a list's items do not carry.
-fn pod_item_json(pod: &k8s_openapi::api::core::v1::Pod) -> bytes::Bytes {
+fn pod_item_json(pod: &k8s_openapi::api::core::v1::Pod, status: &PodStatus) -> bytes::Bytes {
     #[derive(serde::Serialize)]
     struct Item<'a> {
         metadata: &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
         spec: &'a Option<k8s_openapi::api::core::v1::PodSpec>,
-        status: &'a Option<PodStatus>,
+        status: &'a PodStatus,
     }
-    go_json(&Item { metadata: &pod.metadata, spec: &pod.spec, status: &pod.status }).into()
+    let mut json = go_json(&Item { metadata: &pod.metadata, spec: &pod.spec, status });
+    json.shrink_to_fit();
+    json.into()
 }
 
 fn pod_resources(pod: &k8s_openapi::api::core::v1::Pod) -> ResourceRequirements {

@@ -2,16 +2,24 @@
 //!
 //! One task owns the records. It takes events from the receiving end of [`mainstay_types::EventSink::bounded`], counts
 //! equal ones instead of repeating them, and publishes an immutable list after each batch; [`EventReader`]s look at that
-//! list and never wait for the task. Nothing is written to disk: the numbers begin anew with each start of mainstay.
+//! list and never wait for the task. With a file given, the records are written to it a little after each change and at the
+//! end, and are there again after a restart with their numbers; what happened in the last moments before a kill may be lost.
 
-use std::{collections::VecDeque, sync::Arc};
+mod keep;
 
-use mainstay_task::TaskGroup;
-use mainstay_types::{Event, EventRecord, EventTarget, FullName};
+use std::{collections::VecDeque, path::PathBuf, sync::Arc};
+
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::{Event, EventKind, EventRecord, EventTarget, FullName};
 use tokio::sync::{mpsc, watch};
+
+use self::keep::Keeper;
 
 /// How many events are taken from the channel before a new list is published.
 const BATCH: usize = 64;
+
+/// Longest message of an event, as the API allows it.
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// What the store is allowed to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +30,15 @@ pub struct EventStoreConfig {
     pub max_records: usize,
     /// Records of one pod (or of the node), so that one that fails in ever new words does not push out all others.
     pub max_per_object: usize,
+    /// Where they are kept across restarts; its directory is made.
+    pub file: Option<PathBuf>,
 }
 
 impl EventStoreConfig {
     /// The usual bounds: 1000 records, 100 of them for one object.
     #[must_use]
     pub fn new(node_name: Arc<str>) -> Self {
-        Self { node_name, max_records: 1000, max_per_object: 100 }
+        Self { node_name, max_records: 1000, max_per_object: 100, file: None }
     }
 }
 
@@ -88,31 +98,59 @@ impl EventReader {
     }
 }
 
-/// Starts the store as a task of `tasks`; it ends with their shutdown.
+/// Starts the store as a task of `tasks`; it ends with their shutdown. What an earlier life kept is there at once.
 pub fn start_events(
     config: EventStoreConfig,
     events: mpsc::Receiver<Event>,
     tasks: &TaskGroup,
 ) -> EventReader {
-    let (sender, list) = watch::channel(Published::default());
-    let store = Store { config, records: VecDeque::new(), newest: 0 };
-    let shutdown = tasks.shutdown();
-    tasks.spawn_critical("events", async move {
-        shutdown.run_until_signalled(run(store, events, sender)).await;
-    });
+    let (mut keeper, restored) = Keeper::open(config.file.as_deref());
+    let mut store = Store { config, records: VecDeque::new(), newest: restored.newest };
+    let surplus = restored.records.len().saturating_sub(store.config.max_records);
+    store.records.extend(restored.records.into_iter().skip(surplus).map(Arc::new));
+    if let Some(message) = restored.problem {
+        let (target, kind, reason) = (EventTarget::Node, EventKind::Warning, "StateFileSetAside".into());
+        store.add(Event { target, kind, reason, message, time: jiff::Timestamp::now() });
+        keeper.changed();
+    }
+    let (sender, list) = watch::channel(store.publish());
+    tasks.spawn_critical("events", run(store, events, sender, keeper, tasks.shutdown()));
     EventReader { list }
 }
 
-async fn run(mut store: Store, mut events: mpsc::Receiver<Event>, sender: watch::Sender<Published>) {
+async fn run(
+    mut store: Store,
+    mut events: mpsc::Receiver<Event>,
+    sender: watch::Sender<Published>,
+    mut keeper: Keeper,
+    shutdown: Shutdown,
+) {
     let mut batch = Vec::with_capacity(BATCH);
-    while events.recv_many(&mut batch, BATCH).await > 0 {
-        for event in batch.drain(..) {
-            store.add(event);
+    let mut open = true;
+    loop {
+        // Every branch is cancel safe: a signal, a channel, and times and tasks that the keeper holds. With all senders
+        // gone nothing more can happen; readers may still look at what there is.
+        tokio::select! {
+            biased;
+            () = shutdown.signalled() => break,
+            count = events.recv_many(&mut batch, BATCH), if open => open = count > 0,
+            () = keeper.ready() => {}
         }
-        sender.send_replace(store.publish());
+        if store.take(&mut batch) {
+            sender.send_replace(store.publish());
+            keeper.changed();
+        }
+        keeper.proceed(&sender.borrow());
     }
-    // All senders are gone, so nothing more can happen; readers may still look at what there is.
-    std::future::pending().await
+    while let Ok(event) = events.try_recv() {
+        batch.push(event);
+    }
+    if store.take(&mut batch) {
+        sender.send_replace(store.publish());
+        keeper.changed();
+    }
+    let last = sender.borrow().clone();
+    keeper.finish(&last).await;
 }
 
 /// The records, oldest first. Searched from one end to the other: a thousand comparisons cost less than keeping indexes
@@ -124,6 +162,13 @@ struct Store {
 }
 
 impl Store {
+    /// Adds all of a batch; whether there was any.
+    fn take(&mut self, batch: &mut Vec<Event>) -> bool {
+        let any = !batch.is_empty();
+        batch.drain(..).for_each(|event| self.add(event));
+        any
+    }
+
     fn add(&mut self, event: Event) {
         self.newest += 1;
         let fresh = self.record_of(event);
@@ -169,8 +214,8 @@ impl Store {
         EventRecord {
             sequence: self.newest,
             kind: event.kind.as_str().to_owned(),
-            reason: event.reason.to_owned(),
-            message: event.message,
+            reason: event.reason.into_owned(),
+            message: cut(event.message),
             object_kind: object_kind.to_owned(),
             namespace,
             name,
@@ -187,6 +232,14 @@ impl Store {
     }
 }
 
+/// A runtime's error can be as long as it likes; upstream cuts messages here as well, and so does its API server.
+fn cut(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    }
+    message
+}
+
 fn same_object(a: &EventRecord, b: &EventRecord) -> bool {
     a.uid == b.uid && a.object_kind == b.object_kind && a.name == b.name && a.namespace == b.namespace
 }
@@ -196,7 +249,18 @@ fn same(a: &EventRecord, b: &EventRecord) -> bool {
         && a.kind == b.kind
         && same_object(a, b)
         && a.field_path == b.field_path
-        && a.message == b.message
+        && (a.message == b.message || without_exec_ids(&a.message).eq(without_exec_ids(&b.message)))
+}
+
+/// The pieces of a message around the ids that a runtime gives to commands: each attempt of a probe has another, and is the
+/// same event all the same.
+fn without_exec_ids(message: &str) -> impl Iterator<Item = &str> {
+    const BEFORE: &str = "exec \"";
+    message.split_inclusive(BEFORE).scan(false, |after_exec, piece| {
+        let id = if *after_exec { piece.bytes().take_while(u8::is_ascii_hexdigit).count() } else { 0 };
+        *after_exec = piece.ends_with(BEFORE);
+        Some(piece.get(if id == 64 { 64 } else { 0 }..).unwrap_or(piece))
+    })
 }
 
 #[cfg(test)]

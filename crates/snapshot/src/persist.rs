@@ -5,7 +5,44 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use k8s_openapi::api::core::v1::PodStatus;
 use mainstay_checkpoint::{Deferred, Durability, Store};
 use mainstay_task::TaskGroup;
-use mainstay_types::PodUid;
+use mainstay_types::{ContainerId, ContainerProbes, PodProbes, PodUid, Verdict};
+
+/// The statuses as they were when mainstay last ended.
+#[derive(Debug)]
+pub struct KeptStatuses {
+    pub(crate) files: StatusFiles,
+    pub(crate) statuses: HashMap<PodUid, PodStatus>,
+    pub(crate) problems: Vec<String>,
+}
+
+impl KeptStatuses {
+    /// Reads them from `dir` (`<root>/mainstay/status`), where they will be kept from now on. What cannot be used is
+    /// reported by [`start`](crate::start), and mainstay works without it.
+    #[must_use]
+    pub fn open(dir: &Path, tasks: &TaskGroup) -> Self {
+        let (files, statuses, problems) = StatusFiles::open(dir, tasks);
+        Self { files, statuses, problems }
+    }
+
+    /// What they say about probes: that a container had started, or was ready, was told to everybody and is no less true
+    /// after a restart.
+    #[must_use]
+    pub fn probes(&self) -> HashMap<PodUid, PodProbes> {
+        self.statuses.iter().map(|(uid, status)| (uid.clone(), shown(status))).collect()
+    }
+}
+
+fn shown(status: &PodStatus) -> PodProbes {
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let probes = all.filter_map(|status| {
+        let (_, id) = status.container_id.as_deref()?.split_once("://")?;
+        let verdict = |is: bool| is.then_some(Verdict::Passed);
+        let (startup, readiness) = (verdict(status.started == Some(true)), verdict(status.ready));
+        (startup.is_some() || readiness.is_some())
+            .then(|| (ContainerId::from(id), ContainerProbes { startup, liveness: None, readiness }))
+    });
+    probes.collect()
+}
 
 /// Hands statuses over to the disk and never waits for it. Without a usable directory it does nothing.
 #[derive(Debug)]

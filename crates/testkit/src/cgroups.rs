@@ -1,11 +1,14 @@
 //! Making and removing whole cgroup trees in every hierarchy the machine has, v1 or v2.
 
-use crate::process;
+use crate::{CgroupDriver, capture, patient, process};
 use rustix::process::Signal;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+const SYSTEMD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The mount points of all cgroup hierarchies.
 pub(crate) fn hierarchies() -> Vec<PathBuf> {
@@ -20,9 +23,16 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Top-level cgroups called `name` or `name-…`.
+/// Top-level cgroups called `name` or `name-…`, and slices called so.
 pub(crate) fn find(name: &str) -> Vec<PathBuf> {
     let below = format!("{name}-");
+    let slice = name.replace('-', "_");
+    let ours = |found: &str| match found.strip_suffix(".slice") {
+        Some(found) => {
+            found.strip_prefix(&slice).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        }
+        None => found == name || found.starts_with(&below),
+    };
     hierarchies()
         .iter()
         .filter_map(|root| fs::read_dir(root).ok())
@@ -30,14 +40,18 @@ pub(crate) fn find(name: &str) -> Vec<PathBuf> {
         .filter(|entry| {
             let found = entry.file_name();
             let found = found.to_string_lossy();
-            (found == name || found.starts_with(&below)) && entry.path().is_dir()
+            ours(&found) && entry.path().is_dir()
         })
         .map(|entry| entry.path())
         .collect()
 }
 
 /// Makes the cgroup `name` in every hierarchy that the machine's controllers are in, ready for processes.
-pub(crate) fn create(name: &str) -> io::Result<()> {
+pub(crate) fn create(name: &str) -> anyhow::Result<()> {
+    if CgroupDriver::of_this_run() == CgroupDriver::Systemd {
+        let slice = CgroupDriver::Systemd.path(&[name.trim_start_matches('/')]);
+        return capture(Command::new("systemctl").arg("start").arg(slice), SYSTEMD_DEADLINE).map(drop);
+    }
     for root in hierarchies() {
         let dir = root.join(name.trim_start_matches('/'));
         fs::create_dir_all(&dir)?;
@@ -55,13 +69,20 @@ pub(crate) fn create(name: &str) -> io::Result<()> {
 /// Kills what runs in the tree and removes it.
 ///
 /// # Errors
-/// When it is not empty within five seconds.
+/// When it is not empty within half a minute.
 pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
     let start = Instant::now();
+    if let Some(slice) =
+        dir.file_name().filter(|name| Path::new(name).extension().is_some_and(|end| end == "slice"))
+    {
+        // systemd forgets the slice and what is in it; the processes are not its business to wait for.
+        kill_members(dir);
+        capture(Command::new("systemctl").arg("stop").arg(slice), SYSTEMD_DEADLINE).ok();
+    }
     loop {
         kill_members(dir);
         match remove_dirs(dir) {
-            Err(error) if start.elapsed() > Duration::from_secs(5) => return Err(error),
+            Err(error) if start.elapsed() > patient(Duration::from_secs(30)) => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
             Ok(()) => return Ok(()),
         }

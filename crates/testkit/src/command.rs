@@ -1,5 +1,6 @@
 //! Running a program to its end, within a deadline.
 
+use crate::patient;
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 /// When it cannot be started, is still running after `deadline` (it is killed), or fails; the error carries what
 /// it wrote to standard error.
 pub fn capture(command: &mut Command, deadline: Duration) -> Result<String> {
+    let deadline = patient(deadline);
     let shown = format!("{command:?}").replace('"', "");
     let mut out = tempfile::tempfile().context("cannot make a temporary file")?;
     let mut err = tempfile::tempfile().context("cannot make a temporary file")?;
@@ -58,10 +60,14 @@ mod tests {
         let sh = |script: &str, seconds| {
             capture(Command::new("/bin/sh").args(["-c", script]), Duration::from_secs_f32(seconds))
         };
-        assert_eq!(sh("echo out; echo err >&2", 5.0).unwrap(), "out\n");
-        let failed = sh("echo why >&2; exit 3", 5.0).unwrap_err().to_string();
+        assert_eq!(sh("echo out; echo err >&2", 60.0).unwrap(), "out\n");
+        let failed = sh("echo why >&2; exit 3", 60.0).unwrap_err().to_string();
         assert!(failed.contains("why") && failed.contains("exit status: 3"), "{failed}");
-        let late = sh("echo busy >&2; exec sleep 30", 0.2).unwrap_err().to_string();
-        assert!(late.contains("did not end within") && late.contains("busy"), "{late}");
+        // However slow the machine is, one of these deadlines lets the shell speak first.
+        let deadlines = [0.2, 2.0, 20.0];
+        let late = deadlines
+            .map(|seconds| move || sh("echo busy >&2; exec sleep 1000", seconds).unwrap_err().to_string());
+        let late = late.iter().map(|run| run()).find(|late| late.contains("busy")).unwrap();
+        assert!(late.contains("did not end within"), "{late}");
     }
 }

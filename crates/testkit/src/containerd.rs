@@ -2,9 +2,10 @@
 
 mod config;
 
+use crate::environment::in_test;
 use crate::process::Process;
 use crate::slot::Slot;
-use crate::{Image, Instance, capture, network, paths, wait_until};
+use crate::{CgroupDriver, Image, Instance, capture, network, paths, wait_until};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -15,9 +16,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const START_DEADLINE: Duration = Duration::from_secs(30);
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
-const CALL_DEADLINE: Duration = Duration::from_secs(60);
+/// All are generous, because machines are shared.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+const STOP_DEADLINE: Duration = Duration::from_secs(20);
+const CALL_DEADLINE: Duration = Duration::from_secs(120);
 /// Unix socket paths hold 107 bytes; the longest suffix that containerd adds is `.ttrpc`.
 const SOCKET_PATH_MAX: usize = 100;
 
@@ -51,6 +53,7 @@ pub struct ContainerdBuilder {
     masquerade: bool,
     host_ports: bool,
     images: Vec<Image>,
+    built_runc: bool,
 }
 
 impl ContainerdBuilder {
@@ -89,10 +92,18 @@ impl ContainerdBuilder {
         self
     }
 
+    /// Runs containers with runc 1.3, built from `tools/runc` by `cargo xtask tools runc`, and not with Debian's 1.1,
+    /// which cannot map the users of mounts.
+    #[must_use]
+    pub fn built_runc(mut self) -> Self {
+        self.built_runc = true;
+        self
+    }
+
     /// Starts it and waits until its CRI service answers and its images are there.
     ///
     /// # Errors
-    /// When a program is missing, or it is not ready within half a minute; the message has the end of its log.
+    /// When a program is missing, or it is not ready within a minute and a half; the message has the end of its log.
     pub fn start(self) -> Result<Containerd> {
         let program = self.flavor.program("containerd")?;
         ensure!(rustix::process::geteuid().is_root(), "a private containerd needs root");
@@ -121,11 +132,16 @@ impl ContainerdBuilder {
             masquerade: self.masquerade,
             host_ports: self.host_ports,
         };
+        // By its path: the built one lies beside the built containerd, where it would be found first.
+        let runc =
+            if self.built_runc { paths::tool("runc")? } else { paths::system_program("runc", "runc")? };
         let settings = config::Settings {
             dir,
             socket: &socket,
             cni_bin_dir: &cni_bin_dir()?,
             may_lower_oom_score: may_lower_oom_score(),
+            driver: CgroupDriver::of_this_run(),
+            runc: &runc,
         };
         for sub in ["cni", "registries", "tmp"] {
             fs::create_dir_all(dir.join(sub)).with_context(|| format!("cannot make {sub}"))?;
@@ -178,6 +194,7 @@ impl Containerd {
             masquerade: false,
             host_ports: false,
             images: Vec::new(),
+            built_runc: false,
         }
     }
 
@@ -216,6 +233,16 @@ impl Containerd {
         lock(&self.slot).gateway()
     }
 
+    /// Makes the bridge of its pods now instead of with the first pod, so that servers can listen on [`Containerd::gateway`]:
+    /// no loopback address, and yet one that only this machine and its pods have a route to. Goes with the containerd.
+    ///
+    /// # Errors
+    /// When it is there already, or the kernel refuses.
+    pub fn make_bridge(&self) -> Result<()> {
+        let slot = lock(&self.slot);
+        network::create(&self.instance.bridge(), &slot.gateway_with_prefix())
+    }
+
     /// Where it writes its log.
     pub fn log_path(&self) -> PathBuf {
         self.dir().join("containerd.log")
@@ -234,7 +261,7 @@ impl Containerd {
         let archive = image.archive()?;
         self.ctr(&["images", "import", &archive.to_string_lossy()])?;
         // The CRI service learns of it through an event; then it marks the image as its own.
-        wait_until(Duration::from_secs(10), &format!("{} in the CRI image store", image.name()), || {
+        wait_until(CALL_DEADLINE, &format!("{} in the CRI image store", image.name()), || {
             let list = self.ctr(&["images", "ls", &format!("name=={}", image.name())]);
             let list = list.map_err(|error| error.to_string())?;
             if list.contains("io.cri-containerd.image=managed") { Ok(()) } else { Err(list) }
@@ -244,7 +271,7 @@ impl Containerd {
     /// Runs `ctr` of the same version in the namespace of the CRI service.
     ///
     /// # Errors
-    /// When it fails or takes more than a minute.
+    /// When it fails or takes more than two minutes.
     pub fn ctr(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new(self.flavor.program("ctr")?);
         command.arg("--address").arg(&self.socket).args(["--namespace", "k8s.io"]).args(args);
@@ -254,7 +281,7 @@ impl Containerd {
     /// Runs `crictl` on its socket.
     ///
     /// # Errors
-    /// When it is not built yet, fails, or takes more than a minute.
+    /// When it is not built yet, fails, or takes more than two minutes.
     pub fn crictl(&self, args: &[&str]) -> Result<String> {
         let endpoint = self.endpoint();
         let mut command = Command::new(paths::tool("crictl")?);
@@ -262,7 +289,7 @@ impl Containerd {
             // Otherwise it reads /etc/crictl.yaml of the machine.
             .arg("--config")
             .arg("/dev/null")
-            .args(["--runtime-endpoint", &endpoint, "--image-endpoint", &endpoint, "--timeout", "30s"])
+            .args(["--runtime-endpoint", &endpoint, "--image-endpoint", &endpoint, "--timeout", "90s"])
             .args(args);
         capture(&mut command, CALL_DEADLINE)
     }
@@ -305,7 +332,7 @@ impl Containerd {
     /// Starts the daemon on the same directories, after [`Containerd::stop`] or [`Containerd::kill9`].
     ///
     /// # Errors
-    /// When it is not ready within half a minute.
+    /// When it is not ready within a minute and a half.
     pub fn start_again(&self) -> Result<()> {
         let mut child = lock(&self.child);
         ensure!(child.is_none(), "containerd is running already");
@@ -344,7 +371,7 @@ impl Containerd {
     /// [`Containerd::stop`], then [`Containerd::start_again`].
     ///
     /// # Errors
-    /// When it is not ready within half a minute.
+    /// When it is not ready within a minute and a half.
     pub fn restart(&self) -> Result<()> {
         self.stop();
         self.start_again()
@@ -369,6 +396,21 @@ impl Containerd {
         self.start_again()
     }
 
+    /// As [`Self::reboot`], on a machine whose runtime also forgets its containers: a root on a disk that lasts no longer
+    /// than the machine runs. Images are still there.
+    ///
+    /// # Errors
+    /// When something refuses to end or to be forgotten, or containerd does not start again.
+    pub fn reboot_forgetting_containers(&self) -> Result<()> {
+        self.reboot()?;
+        let containers = self.ctr(&["containers", "list", "--quiet"])?;
+        for id in containers.split_whitespace() {
+            self.ctr(&["containers", "remove", id])?;
+        }
+        // It remembers what it found at its start.
+        self.restart()
+    }
+
     /// Stops it and removes everything it made; the same as dropping it, but failures are reported.
     ///
     /// # Errors
@@ -384,7 +426,7 @@ impl Containerd {
         lock(&self.slot).write("")
     }
 
-    /// containerd finds its shim and runc through `PATH`.
+    /// containerd finds its shim through `PATH`.
     fn search_path(&self) -> Result<std::ffi::OsString> {
         let own = self.program.parent().map(Path::to_path_buf);
         let system = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(PathBuf::from);
@@ -394,9 +436,10 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = fs::read_to_string(self.log_path()).unwrap_or_default();
-            let worth: Vec<&str> = log.lines().filter(|line| !line.contains("level=info")).collect();
+        // Shown by the harness for failed tests only, also those that fail by returning an error.
+        let log = fs::read_to_string(self.log_path()).unwrap_or_default();
+        let worth: Vec<&str> = log.lines().filter(|line| !line.contains("level=info")).collect();
+        if in_test() {
             eprintln!("--- end of containerd's log\n{}", tail(&worth.join("\n"), 20));
         }
         if let Err(error) = self.clean_up() {

@@ -1,18 +1,24 @@
 //! A small HTTP/1.1 client for unix and TCP sockets, independent of the code under test.
 
+use crate::patient;
 use anyhow::{Context, Result, bail, ensure};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Nothing takes nearly as long, but machines are shared.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 trait Stream: Read + Write + Send {}
 impl Stream for UnixStream {}
 impl Stream for TcpStream {}
+impl Stream for StreamOwned<ClientConnection, TcpStream> {}
 
 /// Where a server listens.
 #[derive(Debug, Clone)]
@@ -21,6 +27,8 @@ pub enum Http {
     Unix(PathBuf),
     /// A TCP address.
     Tcp(SocketAddr),
+    /// A TCP address behind which TLS is spoken, to its own IP address.
+    Tls(SocketAddr, Arc<ClientConfig>),
 }
 
 /// A whole answer.
@@ -50,7 +58,7 @@ impl Http {
     /// Sends a GET and reads the whole answer, whatever its status.
     ///
     /// # Errors
-    /// When there is no connection, ten seconds pass without a byte, or the answer is not HTTP.
+    /// When there is no connection, a minute passes without a byte, or the answer is not HTTP.
     pub fn get(&self, path: &str) -> Result<Response> {
         self.request("GET", path, &[])
     }
@@ -60,7 +68,15 @@ impl Http {
     /// # Errors
     /// As [`Http::get`].
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
-        let mut body = self.open(method, path, headers, TIMEOUT)?;
+        self.send(method, path, headers, &[])
+    }
+
+    /// Sends a request with extra headers and a body, and reads the whole answer.
+    ///
+    /// # Errors
+    /// As [`Http::get`].
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
+        let mut body = self.open(method, path, headers, body, TIMEOUT)?;
         let mut bytes = Vec::new();
         body.read_to_end(&mut bytes).with_context(|| format!("{method} {path}: the answer broke off"))?;
         Ok(Response { status: body.status, headers: body.headers, body: bytes })
@@ -72,19 +88,39 @@ impl Http {
     /// # Errors
     /// As [`Http::get`].
     pub fn stream(&self, path: &str, idle: Duration) -> Result<Body> {
-        self.open("GET", path, &[], idle)
+        self.begin("GET", path, idle)
     }
 
-    fn open(&self, method: &str, path: &str, extra: &[(&str, &str)], idle: Duration) -> Result<Body> {
+    /// The same with another method, for answers that take their time.
+    ///
+    /// # Errors
+    /// As [`Http::get`].
+    pub fn begin(&self, method: &str, path: &str, idle: Duration) -> Result<Body> {
+        self.open(method, path, &[], &[], idle)
+    }
+
+    fn open(
+        &self,
+        method: &str,
+        path: &str,
+        extra: &[(&str, &str)],
+        content: &[u8],
+        idle: Duration,
+    ) -> Result<Body> {
         let connection = self.connect(idle).with_context(|| format!("cannot connect to {self}"))?;
         let mut reader = BufReader::new(connection);
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
         for (name, value) in extra {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
+        if !content.is_empty() {
+            request.push_str(&format!("content-length: {}\r\n", content.len()));
+        }
         request.push_str("\r\n");
         let send = |reader: &mut BufReader<Box<dyn Stream>>| -> Result<Body> {
             reader.get_mut().write_all(request.as_bytes())?;
+            reader.get_mut().write_all(content)?;
+            reader.get_mut().flush()?;
             let (status, headers) = read_head(reader)?;
             let framing = framing(method, status, &headers)?;
             Ok(Body { status, headers, framing, reader: BufReader::new(Box::new(io::empty())) })
@@ -94,18 +130,22 @@ impl Http {
     }
 
     fn connect(&self, idle: Duration) -> io::Result<Box<dyn Stream>> {
+        let (idle, deadline) = (patient(idle), patient(TIMEOUT));
         match self {
             Self::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(idle))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(deadline))?;
                 Ok(Box::new(stream))
             }
-            Self::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+            Self::Tcp(address) | Self::Tls(address, _) => {
+                let stream = TcpStream::connect_timeout(address, deadline)?;
                 stream.set_read_timeout(Some(idle))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                Ok(Box::new(stream))
+                stream.set_write_timeout(Some(deadline))?;
+                let Self::Tls(_, config) = self else { return Ok(Box::new(stream)) };
+                let name = ServerName::from(address.ip());
+                let session = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+                Ok(Box::new(StreamOwned::new(session, stream)))
             }
         }
     }
@@ -115,7 +155,7 @@ impl fmt::Display for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Tcp(address) | Self::Tls(address, _) => write!(f, "{address}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub struct Image {
     user: String,
     working_dir: String,
     files: Vec<(String, String)>,
+    /// Where each goes, where it comes from, and its digest.
+    programs: Vec<(String, PathBuf, String)>,
 }
 
 impl Image {
@@ -52,6 +54,7 @@ impl Image {
             user: String::new(),
             working_dir: String::new(),
             files: Vec::new(),
+            programs: Vec::new(),
         }
     }
 
@@ -97,6 +100,16 @@ impl Image {
         self
     }
 
+    /// Adds a static program of the machine below an existing directory, such as `/bin/server`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn program(mut self, path: &str, source: &Path) -> Result<Self> {
+        let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+        self.programs.push((path.trim_start_matches('/').to_owned(), source.to_owned(), digest(&bytes)));
+        Ok(self)
+    }
+
     /// The full name the image gets when it is imported.
     pub fn name(&self) -> &str {
         &self.name
@@ -122,13 +135,13 @@ impl Image {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         // Several tests may make the same image at once: each writes its own file and the last rename wins.
         let mut file = tempfile::NamedTempFile::new_in(&dir).context("cannot make a temporary file")?;
-        std::io::Write::write_all(&mut file, &self.layout(self.layer(&program, &applets)))
+        std::io::Write::write_all(&mut file, &self.layout(self.layer(&program, &applets)?))
             .and_then(|()| file.persist(&path).map(drop).map_err(Into::into))
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    fn layer(&self, busybox: &[u8], applets: &str) -> Vec<u8> {
+    fn layer(&self, busybox: &[u8], applets: &str) -> Result<Vec<u8>> {
         let mut tar = Tar::default();
         for dir in ["bin/", "dev/", "etc/", "home/", "proc/", "run/", "sys/", "usr/", "var/", "var/www/"] {
             tar.dir(dir, 0o755);
@@ -149,7 +162,11 @@ impl Image {
         for (name, content) in &self.files {
             tar.file(name, 0o755, content.as_bytes());
         }
-        tar.finish()
+        for (name, source, _) in &self.programs {
+            let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+            tar.file(name, 0o755, &bytes);
+        }
+        Ok(tar.finish())
     }
 
     fn layout(&self, layer: Vec<u8>) -> Vec<u8> {

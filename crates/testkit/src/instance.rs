@@ -162,8 +162,10 @@ impl Instance {
 
     /// Whether a process runs in one of the instance's cgroups.
     fn holds(&self, process: &Process) -> bool {
-        let name = format!(":/{}", self.cgroup_name());
-        fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).is_ok_and(|text| text.contains(&name))
+        let names =
+            [self.cgroup_name(), self.cgroup_name().replace('-', "_")].map(|name| format!(":/{name}"));
+        fs::read_to_string(format!("/proc/{}/cgroup", process.pid))
+            .is_ok_and(|text| names.iter().any(|name| text.contains(name)))
     }
 
     /// The cgroups of its containers, from runc's own records: those without a parent of ours have no mark.

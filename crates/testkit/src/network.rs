@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Where libcni keeps the results of its calls; the path is fixed in its source.
 const RESULTS: &str = "/var/lib/cni/results";
 
@@ -47,6 +47,15 @@ impl Network<'_> {
     }
 }
 
+/// Makes the bridge with its address before the first pod does; the plugin then takes it as it is.
+pub(crate) fn create(bridge: &str, address: &str) -> Result<()> {
+    let ip = |args: &[&str]| capture(Command::new("ip").args(args), DEADLINE).map(drop);
+    ip(&["link", "add", bridge, "type", "bridge"])
+        .and_then(|()| ip(&["address", "add", address, "dev", bridge]))
+        .and_then(|()| ip(&["link", "set", bridge, "up"]))
+        .with_context(|| format!("cannot make the bridge {bridge}"))
+}
+
 /// Removes the bridge with its ports, the firewall rules and the cached results of a network.
 pub(crate) fn remove(name: &str, bridge: &str, dir: &Path) -> Result<()> {
     for link in links(bridge) {
@@ -67,6 +76,34 @@ pub(crate) fn remove(name: &str, bridge: &str, dir: &Path) -> Result<()> {
         restore(&text).context("cannot remove the chains for host ports")?;
     }
     Ok(())
+}
+
+/// The chains that the portmap plugin makes with the first host port of a machine, and never removes.
+#[derive(Debug)]
+pub struct HostPortChains {
+    were_there: bool,
+}
+
+impl HostPortChains {
+    /// Remembers whether the machine has them.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { were_there: saved_rules().contains(":CNI-HOSTPORT-") }
+    }
+
+    /// Removes them if they were made since and nobody has a host port. Not for tests, of which one may end while another
+    /// begins to use them.
+    ///
+    /// # Errors
+    /// When the firewall refuses.
+    pub fn restore(&self) -> Result<()> {
+        let saved = saved_rules();
+        let made = !self.were_there && saved.contains(":CNI-HOSTPORT-");
+        match removal_of_shared_chains(&saved).filter(|_| made) {
+            Some(text) => restore(&text).context("cannot remove the chains for host ports"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Everything of the network that exists, in words.

@@ -1,10 +1,11 @@
 //! mainstay under test: the real binary on a private containerd.
 
 use crate::containerd::tail;
+use crate::environment::in_test;
 use crate::instance::unmount_below;
+use crate::ports::free_address;
 use crate::process::{self, Process};
-use crate::registry::free_address;
-use crate::{Body, Containerd, Http, build_dir, cgroups, mainstay_binary, tool, wait_until};
+use crate::{Body, CgroupDriver, Containerd, Http, build_dir, cgroups, mainstay_binary, tool, wait_until};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
@@ -21,8 +22,9 @@ use std::time::Duration;
 /// The answer of `/pods`.
 pub type PodList = List<Pod>;
 
-const START_DEADLINE: Duration = Duration::from_secs(20);
-const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// Both are generous, because machines are shared.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const STOP_DEADLINE: Duration = Duration::from_secs(40);
 const LOG_LINES: usize = 40;
 
 /// What a node is started with; everything has a default but the containerd.
@@ -120,7 +122,7 @@ impl NodeBuilder {
     /// Starts it and waits until it answers.
     ///
     /// # Errors
-    /// When there is no binary, or it ends or does not answer within twenty seconds; the message has the end of
+    /// When there is no binary, or it ends or does not answer within a minute; the message has the end of
     /// its log.
     pub fn start(self) -> Result<Node> {
         let mut node = self.prepare()?;
@@ -244,6 +246,15 @@ impl Node {
         &self.cgroup_root
     }
 
+    /// A cgroup of the node in every hierarchy that has it, by the parts of its name below [`Node::cgroup_root`]: such as
+    /// `["kubepods", "burstable", "podUID"]`, whatever the driver makes of them.
+    pub fn cgroup(&self, parts: &[&str]) -> Vec<PathBuf> {
+        let root = self.cgroup_root.split('/').filter(|part| !part.is_empty());
+        let parts: Vec<&str> = root.chain(parts.iter().copied()).collect();
+        let path = CgroupDriver::of_this_run().path(&parts);
+        cgroups::hierarchies().iter().map(|mount| mount.join(&path)).filter(|dir| dir.is_dir()).collect()
+    }
+
     /// The node's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -275,6 +286,11 @@ impl Node {
         if self.upstream { Http::Tcp(self.read_only) } else { Http::Unix(self.root.join("mainstay.sock")) }
     }
 
+    /// The secure `port` it is given.
+    pub fn secure(&self) -> SocketAddr {
+        self.secure
+    }
+
     /// The `readOnlyPort` it is given.
     pub fn read_only(&self) -> SocketAddr {
         self.read_only
@@ -288,7 +304,7 @@ impl Node {
     /// Starts it again after it ended, and waits until it answers.
     ///
     /// # Errors
-    /// When it ends or does not answer within twenty seconds; the message has the end of its log.
+    /// When it ends or does not answer within a minute; the message has the end of its log.
     pub fn start_again(&mut self) -> Result<()> {
         self.spawn_again()?;
         let http = self.http();
@@ -319,6 +335,11 @@ impl Node {
             .arg(&self.root)
             .args(["--hostname-override", &self.name])
             .args(self.upstream.then(|| format!("--cert-dir={}", self.base.join("pki").display())))
+            // Not below /run, where it would outlive the test.
+            .args(
+                (!self.upstream)
+                    .then(|| format!("--object-key-file={}", self.base.join("object.key").display())),
+            )
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -356,7 +377,7 @@ impl Node {
     /// SIGTERM, and waits for its end; pods go on.
     ///
     /// # Errors
-    /// When it has not ended after ten seconds.
+    /// When it has not ended after forty seconds.
     pub fn sigterm(&mut self) -> Result<ExitStatus> {
         let pid = self.pid().context("mainstay is not running")?;
         process::send(i32::try_from(pid)?, Signal::TERM);
@@ -479,7 +500,7 @@ impl Node {
             "staticPodPath": self.manifests,
             "podLogsDir": self.pod_logs,
             "cgroupRoot": self.cgroup_root,
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": CgroupDriver::of_this_run().word(),
             "failCgroupV1": false,
             "failSwapOn": false,
             "address": "127.0.0.1",
@@ -487,17 +508,22 @@ impl Node {
             "readOnlyPort": self.read_only.port(),
             "healthzBindAddress": "127.0.0.1",
             "healthzPort": self.healthz.port(),
+            // A machine that tests run on may be short of anything; whoever wants to see that says so.
+            "evictionHard": { "memory.available": "1Mi" },
         })
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        // A test that fails by returning an error does not panic; the harness shows this for failed tests only.
+        if in_test() {
             eprintln!("{}", self.log_tail());
-            if let Some(kept) = self.keep_log() {
-                eprintln!("the whole log: {}", kept.display());
-            }
+        }
+        if std::thread::panicking()
+            && let Some(kept) = self.keep_log()
+        {
+            eprintln!("the whole log: {}", kept.display());
         }
         if let Some(mut child) = self.child.take() {
             if let Some(process) = i32::try_from(child.id()).ok().and_then(Process::of) {

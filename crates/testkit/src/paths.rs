@@ -1,5 +1,6 @@
 //! Where the workspace, the built peers and the binary under test are.
 
+use crate::environment;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
@@ -10,9 +11,9 @@ pub fn workspace_root() -> &'static Path {
     manifest.parent().and_then(Path::parent).unwrap_or(manifest)
 }
 
-/// `.build`: peers, images and private instances; never committed.
+/// `.build`: peers, images and private instances; never committed. `MAINSTAY_TEST_BUILD_DIR`, where that is set.
 pub fn build_dir() -> PathBuf {
-    workspace_root().join(".build")
+    environment::build_dir().unwrap_or_else(|| workspace_root().join(".build"))
 }
 
 /// A peer that `cargo xtask tools` built.

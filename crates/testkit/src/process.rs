@@ -1,5 +1,6 @@
 //! Looking at and ending processes by what they are, never by name alone.
 
+use crate::patient;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::fs;
@@ -7,7 +8,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Programs of a private instance. Others that merely name its directory, such as a `tail` on its log, stay.
-const OURS: [&str; 5] = ["containerd", "mainstay", "kubelet", "runc", "docker-registry"];
+const OURS: [&str; 9] = [
+    "containerd",
+    "mainstay",
+    "kubelet",
+    "runc",
+    "docker-registry",
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+];
 
 /// One process as it was seen; the start time tells it from a later one with the same number.
 #[derive(Debug, Clone)]
@@ -96,13 +107,13 @@ pub(crate) fn kill_all_on(dir: &Path) {
         for process in &doomed {
             process.signal(Signal::KILL);
         }
-        wait_for_end(&doomed, Duration::from_secs(5));
+        wait_for_end(&doomed, Duration::from_secs(20));
     }
 }
 
 /// Waits until none of them is alive; `false` when some still are after `timeout`.
 pub(crate) fn wait_for_end(processes: &[Process], timeout: Duration) -> bool {
-    let start = Instant::now();
+    let (start, timeout) = (Instant::now(), patient(timeout));
     while processes.iter().any(Process::is_alive) {
         if start.elapsed() > timeout {
             return false;

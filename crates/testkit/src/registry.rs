@@ -1,15 +1,18 @@
 //! Debian's docker-registry on a loopback port, for real pulls.
 
 use crate::containerd::tail;
+use crate::ports::free_address;
 use crate::process::kill_all_on;
 use crate::{Containerd, Http, Image, capture, paths, wait_until};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What a closed registry asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +36,7 @@ impl Registry {
     /// Starts a registry that anyone may use.
     ///
     /// # Errors
-    /// When Debian's docker-registry is missing or does not answer within ten seconds.
+    /// When Debian's docker-registry is missing or does not answer within a minute.
     pub fn start() -> Result<Self> {
         Self::launch(None)
     }
@@ -52,8 +55,6 @@ impl Registry {
             .prefix("mainstay-registry-")
             .tempdir()
             .context("cannot make a temporary directory")?;
-        // The port may be taken between this and the registry's start; then the registry ends and the caller
-        // sees its reason. That has to be rare enough on a loopback of one's own.
         let address = free_address()?;
         let mut config = format!(
             "version: 0.1\nlog:\n  level: warn\nstorage:\n  delete:\n    enabled: true\n  filesystem:\n    \
@@ -86,7 +87,7 @@ impl Registry {
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
-        let ready = wait_until(Duration::from_secs(10), "the registry", || {
+        let ready = wait_until(READY_DEADLINE, "the registry", || {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Ok(Err(status));
             }
@@ -159,17 +160,10 @@ impl Drop for Registry {
     }
 }
 
-/// A loopback address that was free a moment ago.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .context("no free loopback port")
-}
-
 /// The registry takes bcrypt only. Debian's perl (always there) has it through libcrypt.
 fn bcrypt(password: &str) -> Result<String> {
     let script = r#"print crypt($ARGV[0], q($2b$05$abcdefghijklmnopqrstuu))"#;
-    let hash = capture(Command::new("perl").args(["-e", script, "--", password]), Duration::from_secs(10))?;
+    let hash = capture(Command::new("perl").args(["-e", script, "--", password]), READY_DEADLINE)?;
     ensure!(hash.starts_with("$2"), "perl's crypt does not know bcrypt here");
     Ok(hash)
 }

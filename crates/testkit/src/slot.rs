@@ -93,6 +93,11 @@ impl Slot {
     pub(crate) fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.network() + 1)
     }
+
+    /// The same as `10.88.4.1/22`.
+    pub(crate) fn gateway_with_prefix(&self) -> String {
+        format!("{}/{PREFIX}", self.gateway())
+    }
 }
 
 fn routes() -> String {

@@ -2,13 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Http, Image, Instance, Registry, wait_until};
+use mainstay_testkit::{
+    BUSYBOX, CgroupDriver, Containerd, Flavor, Http, Image, Instance, Registry, free_address, wait_until,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const CHILD: &str = "MAINSTAY_TESTKIT_CHILD";
+
+/// Long enough for anything on a busy machine; waiting ends as soon as the condition holds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A pod with one busybox httpd, made by crictl.
 struct Pod {
@@ -28,6 +33,8 @@ fn run_pod_on(containerd: &Containerd, name: &str, host_ports: &[u16]) -> Pod {
         .iter()
         .map(|port| json!({ "container_port": 8080, "host_port": port, "host_ip": "", "protocol": 0 }))
         .collect();
+    let parts = [containerd.instance().cgroup_name(), format!("pod-{name}")];
+    let parent = CgroupDriver::of_this_run().parent(&[&parts[0], &parts[1]]);
     let file = |suffix: &str, value: &Value| {
         let path = containerd.dir().join(format!("{name}-{suffix}.json"));
         fs::write(&path, value.to_string()).unwrap();
@@ -39,7 +46,7 @@ fn run_pod_on(containerd: &Containerd, name: &str, host_ports: &[u16]) -> Pod {
             "metadata": { "name": name, "namespace": "default", "uid": name, "attempt": 0 },
             "port_mappings": mappings,
             "log_directory": containerd.dir().join("logs"),
-            "linux": { "cgroup_parent": format!("/{}/pod-{name}", containerd.instance().cgroup_name()) },
+            "linux": { "cgroup_parent": parent },
         }),
     );
     let container_file = file(
@@ -67,14 +74,15 @@ fn run_pod_on(containerd: &Containerd, name: &str, host_ports: &[u16]) -> Pod {
 impl Pod {
     fn answers(&self) {
         let http = Http::Tcp(format!("{}:8080", self.address).parse().unwrap());
-        let text = wait_until(Duration::from_secs(5), "httpd", || {
+        let text = wait_until(PATIENCE, "httpd", || {
             http.get("/passwd").map(|answer| answer.text()).map_err(|error| format!("{error:#}"))
         });
         assert!(text.unwrap().starts_with("root:"));
     }
 
     fn is_alive(&self) -> bool {
-        Path::new("/proc").join(self.pid.to_string()).exists()
+        // One that nobody has reaped yet has no command line any more.
+        fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|words| !words.is_empty())
     }
 
     fn state(&self, containerd: &Containerd) -> String {
@@ -136,7 +144,7 @@ fn built_containerd_lives_and_leaves_nothing() {
 fn host_ports_and_masquerading_leave_no_rules() {
     let containerd = Containerd::builder(Flavor::Debian16).masquerade().host_ports().start().unwrap();
     let instance = containerd.instance().clone();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_address().unwrap().port();
     run_pod_on(&containerd, "mapped", &[port]).answers();
     // Not by 127.0.0.1, which would need route_localnet: by the host's address on the pods' bridge.
     let mapped = Http::Tcp((containerd.gateway(), port).into()).get("/passwd").unwrap();
@@ -191,8 +199,8 @@ fn what_a_killed_owner_left_is_removed_by_the_next_start() {
         // The owner: reports its directory and then waits to be killed.
         let containerd = Containerd::start(Flavor::Debian16).unwrap();
         run_pod(&containerd, "orphan").answers();
-        fs::write(report, containerd.dir().to_string_lossy().as_bytes()).unwrap();
-        std::thread::sleep(Duration::from_secs(60));
+        fs::write(report, format!("{}\n", containerd.dir().display())).unwrap();
+        std::thread::sleep(Duration::from_secs(1000));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -202,9 +210,10 @@ fn what_a_killed_owner_left_is_removed_by_the_next_start() {
         .env(CHILD, &report)
         .spawn()
         .unwrap();
-    let orphaned = wait_until(Duration::from_secs(60), "the owner", || {
+    let orphaned = wait_until(PATIENCE * 3, "the owner", || {
         let text = fs::read_to_string(&report).map_err(|error| error.to_string())?;
-        if text.is_empty() { Err("empty".to_owned()) } else { Ok(PathBuf::from(text)) }
+        let text = text.strip_suffix('\n').ok_or("not whole yet")?;
+        Ok(PathBuf::from(text))
     });
     owner.kill().unwrap();
     owner.wait().unwrap();
@@ -212,7 +221,7 @@ fn what_a_killed_owner_left_is_removed_by_the_next_start() {
     assert!(orphaned.join("config.toml").exists());
     // Any start of any test may be the one that sweeps.
     drop(Containerd::start(Flavor::Debian16).unwrap());
-    wait_until(Duration::from_secs(20), "the orphan to be swept", || {
+    wait_until(PATIENCE, "the orphan to be swept", || {
         if orphaned.exists() { Err(format!("{} exists", orphaned.display())) } else { Ok(()) }
     })
     .unwrap();

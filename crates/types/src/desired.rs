@@ -3,25 +3,55 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 
-use crate::{FullName, PodUid};
+use crate::{FullName, PodUid, RemoteStatus};
 
 /// Everything that the sources want on this node, as one immutable value.
 ///
-/// Published through a `watch` channel. A pod that is missing from it is to be stopped, but only once [`Self::synced`].
+/// Published through a `watch` channel. A pod that is missing from it is to be stopped, but only once [`Self::synced`],
+/// and only if its source is not [awaited](Self::awaits).
 #[derive(Clone, Debug, Default)]
 pub struct DesiredState {
     /// Counts up with every change.
     pub generation: u64,
-    /// Every configured source has delivered at least once; nothing may be cleaned up before.
+    /// Every configured source has delivered, or was waited for long enough (see `awaited`); nothing may be cleaned up,
+    /// and nothing shown, before.
     pub synced: bool,
+    /// The sources that have not delivered. What they may own is not cleaned up.
+    pub awaited: Arc<Vec<AwaitedSource>>,
     /// The pods, by UID.
     pub pods: Arc<BTreeMap<PodUid, Arc<DesiredPod>>>,
     /// ConfigMaps and Secrets given as files beside the pods.
     pub objects: Arc<Objects>,
+    /// The Node object by the API server's word, without its status; `None` without one.
+    pub node: Option<Arc<Node>>,
     /// What became of each file, for people to ask.
     pub verdicts: Arc<Vec<FileVerdict>>,
+}
+
+impl DesiredState {
+    /// Whether a source has not delivered yet, so that pods of it may be wanted although they are not here.
+    #[must_use]
+    pub fn awaits(&self, source: PodSource) -> bool {
+        !self.synced || self.awaited.iter().any(|awaited| awaited.source == source)
+    }
+
+    /// Whether all that is wanted is here, so that whatever else there is may be cleaned up.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.synced && self.awaited.is_empty()
+    }
+}
+
+/// A source that has not delivered.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AwaitedSource {
+    /// Its kind.
+    pub source: PodSource,
+    /// `staticPodURL http://…`: the setting and its value.
+    pub name: String,
 }
 
 /// One pod that should run.
@@ -39,6 +69,8 @@ pub struct DesiredPod {
     pub origin: Arc<str>,
     /// Set when somebody wants it to end although its source still has it.
     pub terminate: Option<TerminationWish>,
+    /// What the API server had of its status, for API pods.
+    pub remote: Option<Arc<RemoteStatus>>,
 }
 
 /// A wish that a pod end: eviction, node shutdown, preemption. Only reconcile acts on it.
@@ -95,6 +127,38 @@ pub struct Objects {
     pub config_maps: BTreeMap<FullName, Arc<ConfigMap>>,
     /// Secrets by namespace and name. Their contents must never be logged.
     pub secrets: BTreeMap<FullName, Arc<Secret>>,
+    /// Services with an address, of all namespaces; only what pods are told of them.
+    pub services: BTreeMap<FullName, Arc<Service>>,
+    /// The runtime's name for each RuntimeClass, by the class's name.
+    pub runtime_classes: BTreeMap<String, Arc<str>>,
+    /// Tokens of service accounts that the API server issued to pods.
+    pub tokens: BTreeMap<TokenKey, Arc<ServiceToken>>,
+}
+
+/// By what a token of a service account is known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenKey {
+    /// The pod that it is bound to.
+    pub pod: PodUid,
+    /// Whom it is for; empty for the API server.
+    pub audience: String,
+    /// How long it was asked to be good.
+    pub expiration_seconds: i64,
+}
+
+/// A token of a service account.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServiceToken {
+    /// The token itself. Never logged.
+    pub token: String,
+    /// Until when it is good.
+    pub expires: Timestamp,
+}
+
+impl fmt::Debug for ServiceToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServiceToken(until {})", self.expires)
+    }
 }
 
 /// What became of one document of one file.

@@ -1,5 +1,13 @@
 //! What happened to a pod and why, in upstream's words.
 
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
@@ -12,8 +20,8 @@ pub struct Event {
     pub target: EventTarget,
     /// Normal or Warning.
     pub kind: EventKind,
-    /// `Started`, `BackOff` …: upstream's reason.
-    pub reason: &'static str,
+    /// `Started`, `BackOff` …: upstream's reason. Few are made up at run time (`OutOfhugepages-2Mi`).
+    pub reason: Cow<'static, str>,
     /// The text for people.
     pub message: String,
     /// When.
@@ -61,6 +69,21 @@ impl EventKind {
 #[derive(Clone, Debug)]
 pub struct EventSink {
     sender: mpsc::Sender<Event>,
+    counts: EventCounts,
+}
+
+/// How many events there were, for whoever shows it.
+#[derive(Clone, Debug, Default)]
+pub struct EventCounts {
+    dropped: Arc<AtomicU64>,
+}
+
+impl EventCounts {
+    /// Events that found no room and were told to nobody.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
 }
 
 impl EventSink {
@@ -68,11 +91,21 @@ impl EventSink {
     #[must_use]
     pub fn bounded(bound: usize) -> (Self, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(bound);
-        (Self { sender }, receiver)
+        (Self { sender, counts: EventCounts::default() }, receiver)
     }
 
     /// Tells of an event. Returns whether there was room.
     pub fn send(&self, event: Event) -> bool {
-        self.sender.try_send(event).is_ok()
+        let sent = self.sender.try_send(event).is_ok();
+        if !sent {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// The counts, to be shown.
+    #[must_use]
+    pub fn counts(&self) -> EventCounts {
+        self.counts.clone()
     }
 }

@@ -6,31 +6,75 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
+mod assignment;
+mod counters;
 mod desired;
+mod edit_distance;
 mod event;
+mod filesystem;
 mod fnv;
 mod gotime;
 mod heartbeat;
 mod ids;
+mod label_selector;
+mod machine;
 mod observed;
 mod outcome;
 mod pod;
+mod pressure;
+mod probe;
 mod quantity;
+mod resources;
+mod sample;
 mod snapshot;
+mod storage;
 mod version;
+mod work;
 
-pub use desired::{DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling, TerminationWish};
-pub use event::{Event, EventKind, EventSink, EventTarget};
+pub use api::{ApiPod, ApiPods, RemoteStatus};
+pub use assignment::{
+    Allocatable, Assignments, ContainerAssignment, ExtendedAmount, ExtendedResources, HeldDevice,
+    MemoryBlock, PodAssignment,
+};
+pub use counters::{CounterLabels, CounterName, Counters};
+pub use desired::{
+    AwaitedSource, DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling, ServiceToken,
+    TerminationWish, TokenKey,
+};
+pub use edit_distance::edit_distance;
+pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};
+pub use filesystem::{
+    ContainerDisk, DeviceReading, DiskWork, Filesystems, FsReading, FsSize, PodDisk, VolumeReading,
+};
 pub use fnv::{container_hash, fnv1a_32, fnv1a_64};
 pub use gotime::{format_go_duration, rfc3339_nanos, to_seconds};
 pub use heartbeat::Heartbeat;
 pub use ids::{ContainerId, ContainerName, FullName, PodUid, SandboxId};
+pub use label_selector::{BadLabelSelector, LabelSelector};
+pub use machine::{
+    CacheInfo, CoreInfo, DiskInfo, FilesystemInfo, HugePagesInfo, MachineInfo, MemoryByType,
+    NetworkDeviceInfo, NumaNodeInfo, NvmInfo,
+};
 pub use observed::{
     ContainerPhase, ContainerUser, MadeObjects, ObservedContainer, ObservedPod, ObservedSandbox,
     ObservedState, ReadWish, RuntimeHealth,
 };
 pub use outcome::{ContainerReason, Deletion, Outcomes, PodFailure, PodOutcome, PodStage, TerminalPhase};
 pub use pod::{ContainerKind, PodExt, annotations, labels};
+pub use pressure::{NodePressure, PressureKind};
+pub use probe::{
+    ContainerProbes, PROBE_BUCKETS_SECONDS, PodProbes, ProbeKind, ProbeLabels, ProbeMetrics, ProbeNumbers,
+    ProbeResults, ProbeSeries, Verdict,
+};
 pub use quantity::{Quantity, QuantityError};
-pub use snapshot::{EventRecord, NodeSnapshot, PodView};
+pub use resources::{HugePages, MachineCapacity, NodeResources, ResourceList};
+pub use sample::{
+    ContainerSample, CpuSample, InterfaceSample, IoSample, Limits, MemorySample, NetworkSample, PidsSample,
+    PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample, SampleCost, Samples, SandboxSample,
+    SliceRole, SliceSample, TaskCounts, Traffic,
+};
+pub use snapshot::{EventRecord, NodeSnapshot, NodeView, PodView};
+pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
+pub use work::{ByLabels, Counter, DurationCounts, Durations, NodeCounters, image_size_label};

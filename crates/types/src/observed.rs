@@ -1,6 +1,6 @@
 //! What is really there, as read from the runtime.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
 
@@ -15,6 +15,9 @@ pub struct ObservedState {
     pub listed_at: Option<Instant>,
     /// All pods with a sandbox or a container, by UID, whoever made them.
     pub pods: HashMap<PodUid, Arc<ObservedPod>>,
+    /// Pods that the runtime lists but does not answer about: what `pods` may say of them is old, nothing is done about them,
+    /// and the others go on without them.
+    pub silent: HashMap<PodUid, FullName>,
     /// How the runtime itself is.
     pub runtime: Arc<RuntimeHealth>,
 }
@@ -27,6 +30,7 @@ impl ObservedState {
             generation: 0,
             listed_at: None,
             pods: HashMap::new(),
+            silent: HashMap::new(),
             runtime: Arc::new(RuntimeHealth::default()),
         }
     }
@@ -34,6 +38,9 @@ impl ObservedState {
     /// When it was last read whether (and how) this pod exists.
     #[must_use]
     pub fn read_at(&self, uid: &PodUid) -> Option<Instant> {
+        if self.silent.contains_key(uid) {
+            return None;
+        }
         self.pods.get(uid).map(|pod| pod.read_at).max(self.listed_at)
     }
 }
@@ -72,8 +79,14 @@ pub struct RuntimeHealth {
     pub network_problem: Option<String>,
     /// It answered the last call.
     pub reachable: bool,
+    /// If not: since when.
+    pub unreachable_since: Option<Timestamp>,
     /// It sends container events, so that the relist is only a safety net.
     pub events: bool,
+    /// It can hold containers to the pod's groups (`supplementalGroupsPolicy: Strict`).
+    pub strict_groups: bool,
+    /// Its default handler can make mounts recursively read-only.
+    pub recursive_read_only: bool,
 }
 
 /// One pod in the runtime.
@@ -103,6 +116,13 @@ impl ObservedPod {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// Puts sandboxes and containers in order, newest first. What counts up decides before any time does: a clock that was
+    /// set back would otherwise let a dead instance pass for the newest, and another be started beside the running one.
+    pub fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|sandbox| Reverse((sandbox.attempt, sandbox.created_at)));
+        self.containers.sort_by_key(|container| Reverse((container.restart_count, container.created_at)));
     }
 
     /// Whether two readings say the same, whenever they were made.
@@ -183,6 +203,10 @@ pub struct ObservedContainer {
     pub reason: Arc<str>,
     /// The runtime's message, with the termination message appended.
     pub message: Arc<str>,
+    /// The kernel killed it for want of memory, by the word of its pod's cgroup.
+    pub oom_killed: bool,
+    /// The signal that ends it, by its API name (`SIGTERM`), where the runtime tells and the gate is on.
+    pub stop_signal: Option<Arc<str>>,
     /// The image as the runtime names it.
     pub image: Arc<str>,
     /// The image's identity.
@@ -191,8 +215,10 @@ pub struct ObservedContainer {
     pub log_path: Arc<str>,
     /// Who it runs as, where the runtime tells.
     pub user: Option<ContainerUser>,
-    /// Grace and preStop as written down when it was made, for containers whose pod is no longer known.
+    /// Grace as written down when it was made, for containers whose pod is no longer known.
     pub termination_grace_seconds: Option<i64>,
+    /// The preStop hook as JSON, as written down when it was made.
+    pub pre_stop: Option<Arc<str>>,
 }
 
 /// The user a container runs as.

@@ -15,7 +15,7 @@ use crate::{ContainerId, ContainerName, DesiredPod, PodUid};
 pub struct Outcomes {
     /// Counts up with every change; 0 means that reconcile has not looked yet.
     pub generation: u64,
-    /// Every source had delivered when reconcile looked at all pods: this is the whole.
+    /// Every source had delivered, or been waited for, when reconcile looked at all pods: this is the whole.
     pub synced: bool,
     /// By UID.
     pub pods: Arc<HashMap<PodUid, Arc<PodOutcome>>>,
@@ -36,6 +36,8 @@ pub struct PodOutcome {
     pub finished: Option<TerminalPhase>,
     /// It is over for this reason, whatever its containers say.
     pub failure: Option<PodFailure>,
+    /// It was not let in, for the reason in `failure`: nothing of it was ever made.
+    pub rejected: bool,
     /// Containers whose postStart hook still runs are not `started`.
     pub not_started: Vec<ContainerId>,
     /// When its source let go of it, and the grace it was given (`metadata.deletionTimestamp` and its companion).

@@ -12,6 +12,23 @@ pub mod labels {
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
     /// Pod UID.
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
+
+    /// The UID of the pod that a runtime's object belongs to. UID, name and namespace become names of directories and cgroups,
+    /// which are removed one day: an object on which they could not be that (`..`, nothing, a slash) is nobody's pod.
+    #[must_use]
+    pub fn owner(of: &std::collections::HashMap<String, String>) -> Option<crate::PodUid> {
+        let is_safe = |key: &str| {
+            of.get(key).is_some_and(|text| {
+                let at_the_ends = |byte: char| byte.is_ascii_alphanumeric();
+                text.len() <= 253
+                    && text.starts_with(at_the_ends)
+                    && text.ends_with(at_the_ends)
+                    && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            })
+        };
+        let uid = of.get(POD_UID)?;
+        [POD_UID, POD_NAME, POD_NAMESPACE].into_iter().all(is_safe).then(|| uid.as_str().into())
+    }
     /// Container name.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 }
@@ -58,6 +75,16 @@ pub enum ContainerKind {
 }
 
 impl ContainerKind {
+    /// As metrics label it.
+    #[must_use]
+    pub const fn metric_label(self) -> &'static str {
+        match self {
+            Self::Init | Self::Sidecar => "init_container",
+            Self::Regular => "container",
+            Self::Ephemeral => "ephemeral_container",
+        }
+    }
+
     /// `spec.containers{web}`: how events name the container.
     #[must_use]
     pub fn field_path(self, name: &str) -> String {
@@ -144,5 +171,24 @@ impl PodExt for Pod {
 
     fn annotations_map(&self) -> &BTreeMap<String, String> {
         self.metadata.annotations.as_ref().unwrap_or(&NO_STRINGS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::labels;
+
+    #[test]
+    fn labels_that_could_not_be_directories_make_nobody_a_pod() {
+        let owner = |uid: &str, name: &str| {
+            let labels = [(labels::POD_UID, uid), (labels::POD_NAME, name), (labels::POD_NAMESPACE, "ns")];
+            labels::owner(&labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+        };
+        assert_eq!(owner("3f1c2a5e-0000", "web.a-node"), Some("3f1c2a5e-0000".into()));
+        for bad in ["", ".", "..", "../pki", "a/b", "-a", "a\0b", &"a".repeat(254)] {
+            assert_eq!(owner(bad, "web"), None, "{bad:?}");
+            assert_eq!(owner("uid", bad), None, "{bad:?}");
+        }
+        assert_eq!(labels::owner(&[(labels::POD_UID.to_owned(), "uid".to_owned())].into()), None);
     }
 }

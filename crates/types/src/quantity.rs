@@ -40,6 +40,18 @@ impl Quantity {
         Self { nanos: i128::from(value) * NANO, format: Format::Decimal }
     }
 
+    /// A whole number of bytes, printed with binary suffixes (`24684100Ki`).
+    #[must_use]
+    pub fn bytes(value: i64) -> Self {
+        Self { nanos: i128::from(value) * NANO, format: Format::Binary }
+    }
+
+    /// Thousandths.
+    #[must_use]
+    pub fn from_milli(value: i64) -> Self {
+        Self { nanos: i128::from(value) * (NANO / 1000), format: Format::Decimal }
+    }
+
     /// Parses a quantity. Digits below 10⁻⁹ are rounded away from zero, as the API server does.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let form = || QuantityError::Form(text.to_owned());
@@ -129,10 +141,24 @@ impl Quantity {
         Self { nanos, format: if self.nanos == 0 { other.format } else { self.format } }
     }
 
+    /// The difference, kept within what a quantity can hold; printed like `self`, or like `other` when `self` is zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        let nanos = self.nanos.saturating_sub(other.nanos);
+        Self { nanos, format: if self.nanos == 0 { other.format } else { self.format } }
+    }
+
     /// The larger of two.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         if other.nanos > self.nanos { other } else { self }
+    }
+}
+
+impl serde::Serialize for Quantity {
+    /// As its canonical text, like the API.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -7,9 +7,9 @@ use std::{
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodStatus};
 
-use crate::{DesiredState, FullName, ObservedPod, ObservedState, PodUid};
+use crate::{DesiredState, FullName, NodeResources, ObservedPod, ObservedState, PodSource, PodStage, PodUid};
 
 /// The node at one moment: immutable, numbered, complete.
 #[derive(Debug)]
@@ -24,6 +24,12 @@ pub struct NodeSnapshot {
     pub desired: Arc<DesiredState>,
     /// What the runtime showed.
     pub observed: Arc<ObservedState>,
+    /// What the node has.
+    pub resources: Arc<NodeResources>,
+    /// What is to be said of the node itself.
+    pub conditions: Arc<[NodeCondition]>,
+    /// The Node object; `None` where nobody makes one.
+    pub node: Option<Arc<NodeView>>,
     pod_list: OnceLock<Bytes>,
 }
 
@@ -34,14 +40,31 @@ pub struct PodView {
     pub uid: PodUid,
     /// Namespace and name.
     pub full_name: FullName,
-    /// The pod with its status.
+    /// The pod; of its status [`Self::status`] tells.
     pub pod: Arc<Pod>,
-    /// The same as JSON, made once.
+    /// Its status.
+    pub status: Arc<PodStatus>,
+    /// The pod with its status as JSON, made once.
     pub json: Bytes,
     /// What the runtime showed of it.
     pub observed: Option<Arc<ObservedPod>>,
     /// The file or URL it came from.
     pub origin: Arc<str>,
+    /// What kind of source that is.
+    pub source: PodSource,
+    /// How far it is.
+    pub stage: PodStage,
+}
+
+/// The node as clients see it.
+#[derive(Debug)]
+pub struct NodeView {
+    /// The generation of the snapshot in which it was new.
+    pub version: u64,
+    /// The object.
+    pub node: Arc<Node>,
+    /// The same as JSON, with `kind`, `apiVersion` and a final newline, made once.
+    pub json: Bytes,
 }
 
 impl NodeSnapshot {
@@ -55,7 +78,38 @@ impl NodeSnapshot {
         observed: Arc<ObservedState>,
     ) -> Self {
         pods.sort_by(|a, b| (&a.full_name, &a.uid).cmp(&(&b.full_name, &b.uid)));
-        Self { generation, node_name, pods, desired, observed, pod_list: OnceLock::new() }
+        Self {
+            generation,
+            node_name,
+            pods,
+            desired,
+            observed,
+            resources: Arc::default(),
+            conditions: Arc::default(),
+            node: None,
+            pod_list: OnceLock::new(),
+        }
+    }
+
+    /// The same with what the node has.
+    #[must_use]
+    pub fn with_resources(mut self, resources: Arc<NodeResources>) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// The same with what is to be said of the node itself.
+    #[must_use]
+    pub fn with_conditions(mut self, conditions: Arc<[NodeCondition]>) -> Self {
+        self.conditions = conditions;
+        self
+    }
+
+    /// The same with the Node object.
+    #[must_use]
+    pub fn with_node(mut self, node: Option<Arc<NodeView>>) -> Self {
+        self.node = node;
+        self
     }
 
     /// Finds a pod by namespace and name; while one replaces another, the one that is not being deleted.

@@ -1,14 +1,17 @@
-//! Keeps the node tidy: dead containers and sandboxes, leftover directories, container logs.
+//! Keeps the node tidy: dead containers and sandboxes, leftover directories, container logs; and, where mainstay is the
+//! machine's kubelet, the chains of [`iptables`] that others look for.
 //!
 //! It removes only what is dead and superseded, by upstream's rules, and only of pods that are in the snapshot; whole
 //! pods are removed by reconcile. What is still wanted, or belongs to somebody else, is never touched.
 //!
-//! In: snapshots by `watch`. Out: calls to the runtime. Tasks: `garbage` and `log rotation`, owned by the task group given
-//! to [`start`]. Which objects go is decided by pure functions in [`garbage`].
+//! In: snapshots and the desired state by `watch`. Out: calls to the runtime, and events. Tasks: `garbage`, `leftovers` and
+//! `log rotation`, owned by the task group given to [`start`]. Which objects go is decided by pure functions in [`garbage`].
 
 #![forbid(unsafe_code)]
 
+mod collect;
 pub mod garbage;
+pub mod iptables;
 mod leftovers;
 mod rotation;
 
@@ -16,9 +19,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mainstay_cri::Cri;
 use mainstay_task::TaskGroup;
-use mainstay_types::NodeSnapshot;
+use mainstay_types::{DesiredState, EventSink, NodeSnapshot};
+use mainstay_volume::Jobs;
 use tokio::sync::watch;
-use tracing::debug;
 
 /// How to keep tidy.
 #[derive(Clone, Debug)]
@@ -34,6 +37,12 @@ pub struct UpkeepConfig {
     /// Directories of pods that nobody knows may be removed (`mainstay kubelet`). Otherwise they may be another
     /// kubelet's, and only reconcile removes what is mainstay's own.
     pub remove_unknown: bool,
+    /// What reconcile works from: it may know of a pod before any snapshot shows it.
+    pub desired: watch::Receiver<Arc<DesiredState>>,
+    /// Work on volumes, shared with reconcile: nothing is removed while a pod of that UID is set up.
+    pub volume_jobs: Jobs,
+    /// Where to tell of what cannot be removed.
+    pub events: EventSink,
     /// What to keep.
     pub keep: garbage::Keep,
     /// Between two rounds.
@@ -51,12 +60,17 @@ pub struct UpkeepConfig {
 /// What is read: `None` until the first complete snapshot.
 pub type Snapshots = watch::Receiver<Option<Arc<NodeSnapshot>>>;
 
-/// Starts both tasks.
+/// Starts the tasks.
 pub fn start(config: UpkeepConfig, snapshots: &Snapshots, tasks: &TaskGroup) {
     let config = Arc::new(config);
     let shutdown = tasks.shutdown();
-    let work = collect_garbage(Arc::clone(&config), snapshots.clone());
+    let work = collect::run(Arc::clone(&config), snapshots.clone());
     tasks.spawn_critical("garbage", async move {
+        shutdown.run_until_signalled(work).await;
+    });
+    let shutdown = tasks.shutdown();
+    let work = sweep_leftovers(Arc::clone(&config), snapshots.clone());
+    tasks.spawn_critical("leftovers", async move {
         shutdown.run_until_signalled(work).await;
     });
     let shutdown = tasks.shutdown();
@@ -66,43 +80,10 @@ pub fn start(config: UpkeepConfig, snapshots: &Snapshots, tasks: &TaskGroup) {
     });
 }
 
-/// A round at every change that left something dead behind (but not oftener than each second), and one each period.
-async fn collect_garbage(config: Arc<UpkeepConfig>, mut snapshots: Snapshots) {
-    let mut next_sweep = tokio::time::Instant::now() + config.period;
+/// A sweep each period, apart from the rest: behind a directory may be a server that is dead.
+async fn sweep_leftovers(config: Arc<UpkeepConfig>, snapshots: Snapshots) {
     loop {
-        let current = snapshots.borrow_and_update().clone();
-        if let Some(snapshot) = current {
-            for removal in garbage::superseded(&snapshot, config.keep, jiff::Timestamp::now()) {
-                let result = match &removal {
-                    garbage::Removal::Container(id) => {
-                        // The log first, as upstream: once the container is gone, nobody knows where its log is.
-                        leftovers::remove_log(&config, &snapshot, id).await;
-                        config.cri.remove_container(id.as_str()).await
-                    }
-                    garbage::Removal::Sandbox(id) => {
-                        // A sandbox that died by itself still holds its network until it is stopped.
-                        match config.cri.stop_sandbox(id.as_str()).await {
-                            Ok(()) => config.cri.remove_sandbox(id.as_str()).await,
-                            Err(error) if error.is_not_found() => Ok(()),
-                            Err(error) => Err(error),
-                        }
-                    }
-                };
-                match result {
-                    Ok(()) => debug!(?removal, "removed what is superseded"),
-                    Err(error) => debug!(?removal, %error, "cannot remove what is superseded; later again"),
-                }
-            }
-            if tokio::time::Instant::now() >= next_sweep {
-                next_sweep = tokio::time::Instant::now() + config.period;
-                leftovers::sweep(&config, snapshot).await;
-            }
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        // Cancel safe: both branches only wait.
-        tokio::select! {
-            changed = snapshots.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep_until(next_sweep) => {}
-        }
+        tokio::time::sleep(config.period).await;
+        leftovers::sweep(&config, &snapshots).await;
     }
 }

@@ -1,14 +1,19 @@
 //! Rotation of container logs.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use mainstay_logs::{RotationPolicy, needs_rotation, rotate};
+use mainstay_task::Lane;
 use mainstay_types::{ContainerId, ContainerPhase};
 use tracing::{debug, warn};
 
 use crate::{Snapshots, UpkeepConfig};
+
+/// A disk that hangs holds this thread, and no other.
+static LOOKS: Lane = Lane::new(1);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Looks at the logs of all running containers, again and again.
 pub(crate) async fn rotate_logs(config: Arc<UpkeepConfig>, snapshots: Snapshots) {
@@ -40,9 +45,14 @@ pub(crate) async fn rotate_logs(config: Arc<UpkeepConfig>, snapshots: Snapshots)
 }
 
 async fn look(config: &UpkeepConfig, id: &ContainerId, path: PathBuf) {
-    let size = match tokio::fs::metadata(&path).await {
-        Ok(metadata) => metadata.len(),
-        Err(_) => {
+    let file = path.clone();
+    let size = match LOOKS.run(PATIENCE, move || std::fs::metadata(file)).await {
+        Err(hung) => {
+            debug!(%hung, log = %path.display(), "cannot look at a log");
+            return;
+        }
+        Ok(Ok(metadata)) => metadata.len(),
+        Ok(Err(_)) => {
             // A running container without a log file: a rotation was interrupted, or somebody removed it.
             if let Err(error) = config.cri.reopen_container_log(id.as_str()).await {
                 debug!(%error, log = %path.display(), "cannot have a missing log made again");

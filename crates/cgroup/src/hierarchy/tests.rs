@@ -1,5 +1,7 @@
-use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
+
+use mainstay_podspec::runtime::Limit;
+use mainstay_types::PodUid;
 
 use super::*;
 use crate::Driver;
@@ -75,17 +77,18 @@ fn v1_fixture() {
     ] {
         fs::write(root.join(controller).join("kubepods/podx").join(file), "old value\n").unwrap();
     }
-    let values = PodCgroupValues {
-        cpu_shares: 512,
-        cpu_quota_and_period: Some((50_000, 100_000)),
-        memory_limit: Some(4096),
-        ..PodCgroupValues::default()
+    let values = CgroupValues {
+        cpu_shares: Some(512),
+        cpu_quota: Limit::At(50_000),
+        cpu_period: 100_000,
+        memory: Limit::At(4096),
+        ..CgroupValues::default()
     };
-    cgroups.apply(&path("/kubepods/podx"), &values, Some(100)).unwrap();
+    cgroups.apply(&path("/kubepods/podx"), &values).unwrap();
     assert_eq!(read("cpu/kubepods/podx/cpu.shares"), "512");
     assert_eq!(read("cpu/kubepods/podx/cpu.cfs_quota_us"), "50000");
     assert_eq!(read("memory/kubepods/podx/memory.limit_in_bytes"), "4096");
-    let error = cgroups.apply(&path("/kubepods/none"), &values, None).unwrap_err();
+    let error = cgroups.apply(&path("/kubepods/none"), &values).unwrap_err();
     assert!(error.to_string().contains("does not exist"), "{error}");
 }
 
@@ -112,13 +115,13 @@ fn v2_fixture_hands_controllers_down() {
     for file in ["cpu.weight", "cpu.max", "hugetlb.2MB.max", "hugetlb.1GB.max", "hugetlb.2MB.current"] {
         fs::write(root.join("kubepods/burstable").join(file), "x").unwrap();
     }
-    let values = PodCgroupValues {
-        cpu_shares: 1024,
-        cpu_quota_and_period: Some((-1, 100_000)),
-        huge_page_limits: BTreeMap::from([(2 << 20, 6 << 20)]),
-        ..PodCgroupValues::default()
+    let values = CgroupValues {
+        cpu_shares: Some(1024),
+        cpu_quota: Limit::Unlimited,
+        huge_pages: HugePages::Only([(2 << 20, 6 << 20)].into()),
+        ..CgroupValues::default()
     };
-    cgroups.apply(&path("/kubepods/burstable"), &values, None).unwrap();
+    cgroups.apply(&path("/kubepods/burstable"), &values).unwrap();
     let read = |file: &str| fs::read_to_string(root.join("kubepods/burstable").join(file)).unwrap();
     assert_eq!((read("cpu.weight").as_str(), read("cpu.max").as_str()), ("39", "max 100000"));
     assert_eq!((read("hugetlb.2MB.max").as_str(), read("hugetlb.1GB.max").as_str()), ("6291456", "0"));
@@ -140,14 +143,38 @@ fn pods_are_listed_from_any_hierarchy() {
     let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
     let cgroups = Cgroups::open(root).unwrap();
     let found: Vec<String> =
-        cgroups.list_pods(&names).unwrap().iter().map(|pod| format!("{} {}", pod.uid, pod.path)).collect();
-    assert_eq!(found, ["a /kubepods/poda", "b /kubepods/burstable/podb", "c /kubepods/besteffort/podc"]);
+        cgroups.list_pods(&names).unwrap().iter().map(|pod| pod.path.to_string()).collect();
+    assert_eq!(found, ["/kubepods/poda", "/kubepods/burstable/podb", "/kubepods/besteffort/podc"]);
     for pod in cgroups.list_pods(&names).unwrap() {
         cgroups.remove(&pod.path).unwrap();
         cgroups.remove(&pod.path).unwrap();
     }
     assert!(cgroups.list_pods(&names).unwrap().is_empty());
     assert!(root.join("pids/kubepods/stranger").is_dir());
+}
+
+/// Whoever sweeps compares what is listed with the names of the pods it knows.
+#[test]
+fn what_is_listed_is_known_by_its_name_whatever_the_uid() {
+    for driver in [Driver::Cgroupfs, Driver::Systemd] {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("memory")).unwrap();
+        let cgroups = Cgroups::open(directory.path()).unwrap();
+        let names = CgroupNames::new(driver, "/a-b").unwrap();
+        let uids = ["0c1d2e3f-4a5b", "my_pod", "my.pod", "a-b_c.d"].map(PodUid::from);
+        let mut made = Vec::new();
+        for uid in &uids {
+            for path in names.pods(uid) {
+                fs::create_dir_all(directory.path().join("memory").join(path.relative())).unwrap();
+                made.push(path);
+            }
+        }
+        let mut listed: Vec<_> =
+            cgroups.list_pods(&names).unwrap().into_iter().map(|found| found.path).collect();
+        made.sort();
+        listed.sort();
+        assert_eq!(listed, made, "{driver:?}");
+    }
 }
 
 #[test]
@@ -199,7 +226,7 @@ impl Private {
         cgroups.create(&pod).unwrap();
         assert!(cgroups.exists(&pod));
         let listed = cgroups.list_pods(names).unwrap();
-        assert_eq!(listed, [PodCgroup { uid, class: QosClass::Burstable, path: pod.clone() }]);
+        assert_eq!(listed, [PodCgroup { class: QosClass::Burstable, path: pod.clone() }]);
 
         let container = path(&format!("{pod}/container"));
         cgroups.create(&container).unwrap();
@@ -238,13 +265,15 @@ fn real_cgroups() {
     let cgroups = private.cgroups.clone();
     let limited = path(&format!("{}/limited", private.top));
     cgroups.create(&limited).expect("this test makes cgroups and has to run as root");
-    let values = PodCgroupValues {
-        cpu_shares: 512,
-        cpu_quota_and_period: Some((50_000, 100_000)),
-        memory_limit: Some(64 << 20),
-        ..PodCgroupValues::default()
+    let values = CgroupValues {
+        cpu_shares: Some(512),
+        cpu_quota: Limit::At(50_000),
+        cpu_period: 100_000,
+        memory: Limit::At(64 << 20),
+        pids: Limit::At(64),
+        ..CgroupValues::default()
     };
-    cgroups.apply(&limited, &values, Some(64)).unwrap();
+    cgroups.apply(&limited, &values).unwrap();
     let read = |controller: &str, file: &str| {
         fs::read_to_string(cgroups.directory_of(controller, &limited).unwrap().join(file))
             .unwrap()

@@ -159,6 +159,13 @@ fn columns_are_those_of_kubectl() {
             expected: ("0/1", "Evicted", "0"),
         },
         Row {
+            name: "evicted while it ran",
+            spec: spec(&[], &["a"]),
+            status: json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [container("a", ended("Error", 137, 0), false, 0)]}),
+            metadata: json!({}),
+            expected: ("0/1", "Evicted", "0"),
+        },
+        Row {
             name: "gated",
             spec: spec(&[], &["a"]),
             status: json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}),

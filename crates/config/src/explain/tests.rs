@@ -81,14 +81,18 @@ fn acted_upon() {
         .filter(|entry| entry.definition.acted)
         .map(|entry| entry.path.as_str())
         .collect();
-    for path in
-        ["staticPodPath", "logging.verbosity", "crashLoopBackOff.maxContainerRestartPeriod", "failCgroupV1"]
-    {
+    for path in [
+        "staticPodPath",
+        "port",
+        "logging.verbosity",
+        "crashLoopBackOff.maxContainerRestartPeriod",
+        "failCgroupV1",
+    ] {
         assert!(acted.contains(&path), "{path}");
     }
     let not_yet = catalog::not_yet();
     assert!(not_yet.is_sorted());
-    for path in ["port", "tlsCertFile", "logging.vmodule", "--kubeconfig"] {
+    for path in ["serverTLSBootstrap", "logging.vmodule", "--bootstrap-kubeconfig"] {
         assert!(not_yet.contains(&path), "{path}");
     }
 }
@@ -104,7 +108,7 @@ fn explains_by_path_flag_group_and_gate() {
          default: 2m0s\n  \
          flag:    --authentication-token-webhook-cache-ttl (deprecated)\n  \
          check:   not negative\n  \
-         status:  accepted, not yet acted upon\n"
+         status:  acted upon\n"
     );
     assert!(explain("--pod-manifest-path").unwrap().starts_with("staticPodPath\n"));
     assert!(explain("root_dir").unwrap().starts_with("--root-dir\n"));

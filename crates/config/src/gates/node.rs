@@ -59,6 +59,8 @@ pub(super) const GATES: &[Gate] = &[
     ga("KubeletPSI", true).locked(),
     ga("KubeletPodResourcesDynamicResources", true).locked(),
     ga("KubeletPodResourcesGet", true).locked(),
+    // Gone upstream; KEP-2403 has it, and what it does when it is off.
+    ga("KubeletPodResourcesGetAllocatable", true),
     deprecated("KubeletPodResourcesListUseActivePods", true),
     deprecated("KubeletRegistrationGetOnExistsOnly", false),
     beta("KubeletSeparateDiskGC", true),

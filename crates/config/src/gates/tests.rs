@@ -27,9 +27,9 @@ fn gates_and_defaults_are_upstreams() {
         let name = line.split('"').nth(1).unwrap();
         assert_eq!(ours.get(name).map(String::as_str), Some(line));
     }
-    // The only one that upstream does not have.
-    assert_eq!(ours.len(), metrics.lines().count() + 1);
-    assert!(find_gate("PodInfoAPI").is_some());
+    // The only ones that upstream does not have.
+    assert_eq!(ours.len(), metrics.lines().count() + 2);
+    assert!(["PodInfoAPI", "KubeletPodResourcesGetAllocatable"].iter().all(|name| find_gate(name).is_some()));
 }
 
 #[test]

@@ -25,7 +25,7 @@ definitions! {
     pub struct X509Authentication {
         section "" {
             /// File of the authorities whose client certificates are accepted, in PEM; none if empty.
-            "clientCAFile" client_ca_file: String, flag("client-ca-file").path();
+            "clientCAFile" client_ca_file: String, flag("client-ca-file").path().acted();
         }
     }
 }
@@ -35,10 +35,10 @@ definitions! {
     pub struct WebhookAuthentication {
         section "" {
             /// Ask the API server's TokenReview about bearer tokens.
-            "enabled" enabled: bool = "true", flag("authentication-token-webhook").zero_counts()
+            "enabled" enabled: bool = "true", flag("authentication-token-webhook").zero_counts().acted()
                 .note("on in every mode; upstream turns it off when it is started without --config");
             /// How long an answer about a token is kept.
-            "cacheTTL" cache_ttl: GoDuration = "2m0s", flag("authentication-token-webhook-cache-ttl")
+            "cacheTTL" cache_ttl: GoDuration = "2m0s", flag("authentication-token-webhook-cache-ttl").acted()
                 .check(Check::NotNegative);
         }
     }
@@ -49,7 +49,7 @@ definitions! {
     pub struct AnonymousAuthentication {
         section "" {
             /// Accept them as `system:anonymous`.
-            "enabled" enabled: bool, flag("anonymous-auth").zero_counts()
+            "enabled" enabled: bool, flag("anonymous-auth").zero_counts().acted()
                 .note("off in every mode; upstream turns it on when it is started without --config");
         }
     }
@@ -60,9 +60,9 @@ definitions! {
     pub struct Authorization {
         section "" {
             /// Ask the API server's SubjectAccessReview (`Webhook`), or allow everything (`AlwaysAllow`).
-            "mode" mode: String = "Webhook", flag("authorization-mode")
+            "mode" mode: String = "Webhook", flag("authorization-mode").acted()
                 .check(Check::OneOf(&["AlwaysAllow", "Webhook"]))
-                .note("Webhook in every mode; upstream uses AlwaysAllow when it is started without --config");
+                .note("Webhook in every mode; upstream uses AlwaysAllow when it is started without --config. Without an API server, Webhook asks the rules in access.yaml below --root-dir");
             /// How long the API server's answers are kept.
             "webhook" webhook: WebhookAuthorization;
         }
@@ -75,10 +75,10 @@ definitions! {
         section "" {
             /// How long a yes is kept.
             "cacheAuthorizedTTL" cache_authorized_ttl: GoDuration = "5m0s",
-                flag("authorization-webhook-cache-authorized-ttl").check(Check::NotNegative);
+                flag("authorization-webhook-cache-authorized-ttl").acted().check(Check::NotNegative);
             /// How long a no is kept.
             "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration = "30s",
-                flag("authorization-webhook-cache-unauthorized-ttl").check(Check::NotNegative);
+                flag("authorization-webhook-cache-unauthorized-ttl").acted().check(Check::NotNegative);
         }
     }
 }
@@ -142,7 +142,7 @@ definitions! {
     pub struct MemorySwap {
         section "" {
             /// `NoSwap` (also if empty), or `LimitedSwap` in proportion to memory requests.
-            "swapBehavior" swap_behavior: String, gate("NodeSwap")
+            "swapBehavior" swap_behavior: String, acted().gate("NodeSwap")
                 .check(Check::OneOf(&["", "NoSwap", "LimitedSwap"]));
         }
     }
@@ -165,7 +165,7 @@ definitions! {
         section "" {
             /// User and group IDs of each pod; 65536 if absent.
             "idsPerPod" ids_per_pod: Option<i64>,
-                check(Check::Rule("a multiple of 65536, below 4294967296"));
+                acted().check(Check::Rule("a multiple of 65536, below 4294967296"));
         }
     }
 }

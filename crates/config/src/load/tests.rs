@@ -173,13 +173,19 @@ fn closed_in_every_mode() {
             !loaded.config.authentication.anonymous.enabled && loaded.config.authentication.webhook.enabled
         );
         assert_eq!((loaded.config.authorization.mode.as_str(), loaded.config.read_only_port), ("Webhook", 0));
-        assert_eq!(loaded.notices.len(), if config.is_none() { 4 } else { 0 }, "{:?}", loaded.notices);
+        assert_eq!(
+            loaded.flag_notices.len(),
+            if config.is_none() { 4 } else { 0 },
+            "{:?}",
+            loaded.flag_notices
+        );
+        assert_eq!(loaded.notices, [""; 0]);
     }
     let loaded = good(None, &[], &["--read-only-port=10255", "--anonymous-auth"]);
     assert_eq!(loaded.config.read_only_port, 10255);
     assert!(loaded.config.authentication.anonymous.enabled);
     assert_eq!(
-        loaded.notices,
+        loaded.flag_notices,
         [
             "--anonymous-auth is deprecated; set authentication.anonymous.enabled in the --config file",
             "--read-only-port is deprecated; set readOnlyPort in the --config file",
@@ -356,19 +362,21 @@ fn seccomp_default_is_on_if_either_says_so() {
 #[test]
 fn not_yet_lists_what_was_set() {
     let loaded = good(
-        Some("port: 10250\nmaxPods: 110\nstaticPodPath: /x\nlogging: {verbosity: 2, flushFrequency: 5s}"),
-        &["maxPods: 5\nport: null"],
-        &["--kubeconfig=/k", "--root-dir=/r", "--kube-api-qps=3"],
+        Some(
+            "port: 10250\nhairpinMode: none\nstaticPodPath: /x\nlogging: {verbosity: 2, flushFrequency: 5s}",
+        ),
+        &["hairpinMode: hairpin-veth\nport: null"],
+        &["--bootstrap-kubeconfig=/k", "--root-dir=/r", "--topology-manager-scope=pod"],
     );
     let found: Vec<(&str, &str)> =
         loaded.not_yet.iter().map(|not_yet| (not_yet.path.as_str(), not_yet.set_by.as_str())).collect();
     assert_eq!(
         found,
         [
-            ("--kubeconfig", "command line"),
-            ("kubeAPIQPS", "command line"),
+            ("--bootstrap-kubeconfig", "command line"),
+            ("hairpinMode", "/etc/node/d/0.conf"),
             ("logging.flushFrequency", "/etc/node/config.yaml"),
-            ("maxPods", "/etc/node/d/0.conf"),
+            ("topologyManagerScope", "command line"),
         ]
     );
     assert!(good(Some(""), &[], &[]).not_yet.is_empty());
@@ -481,7 +489,14 @@ fn files_are_read_in_lexical_order() {
     let loaded = load(&parse_kubelet_flags(&arguments).unwrap()).unwrap();
     assert_eq!((loaded.config.max_pods, loaded.config.cluster_domain.as_str()), (20, "c"));
     assert_eq!(loaded.config.static_pod_path, root.path().join("pods").display().to_string());
-    assert_eq!(loaded.notices, [format!("{directory}/notes.txt is not read: drop-in files end in .conf")]);
+    let pods = root.path().join("pods").display().to_string();
+    assert_eq!(
+        loaded.notices,
+        [
+            format!("staticPodPath is relative: \"pods\" is taken from the directory of its file, {pods}"),
+            format!("{directory}/notes.txt is not read: drop-in files end in .conf")
+        ]
+    );
 
     // A drop-in without a head, an unreadable file and a missing directory, all in one answer.
     fs::write(root.path().join("d/30.conf"), "maxPods: 30").unwrap();

@@ -619,6 +619,13 @@ pub(super) fn check_settings(settings: &Settings, findings: &mut Findings) {
         "remove the flag, or name a directory",
     );
     node_ip(&settings.node_ip, findings);
+    let mode = u32::from_str_radix(&settings.local_api_mode, 8);
+    findings.require(
+        mode.is_ok_and(|mode| (0o700..=0o777).contains(&mode)),
+        "--local-api-mode",
+        format!("{:?} is not a directory's mode (--local-api-mode)", settings.local_api_mode),
+        "give an octal mode from 0700 to 0777",
+    );
 }
 
 fn node_ip(text: &str, findings: &mut Findings) {

@@ -1,6 +1,9 @@
 //! One pass through the book: every document gets its ruling, every pod its UID.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+};
 
 use mainstay_podspec::{finish_static_pod, validate_config_map_change, validate_secret_change};
 use mainstay_types::{EventKind, EventTarget};
@@ -19,6 +22,7 @@ pub(super) struct Settling<'a> {
     /// as it was listed, for the first delivery.
     deliver: Option<Option<&'a ObservedState>>,
     begun: bool,
+    takes_over: bool,
     now: Timestamp,
     consequences: &'a mut Consequences,
     /// Who has which object.
@@ -45,6 +49,7 @@ impl<'a> Settling<'a> {
             held: &mut book.held,
             deliver,
             begun: book.begun,
+            takes_over: book.takes_over,
             now,
             consequences,
             taken: BTreeMap::new(),
@@ -58,7 +63,7 @@ impl<'a> Settling<'a> {
         }
         pass.strike_out(delivered);
         let mut verdicts = std::mem::take(&mut pass.verdicts);
-        pass.tell(&mut verdicts, &book.state.verdicts);
+        pass.tell(&mut verdicts, &book.state.verdicts, &book.earlier);
         (verdicts, pass.kept)
     }
 
@@ -139,7 +144,8 @@ impl<'a> Settling<'a> {
                 Ruling::Accepted { warnings: entry.warnings.clone() }
             }
             EntryState::Candidate(candidate) => match self.accept(key, candidate) {
-                Ok(()) => {
+                Ok(clash) => {
+                    entry.warnings.extend(clash.filter(|_| self.deliver.is_some()));
                     if self.deliver.is_some() {
                         entry.state = EntryState::Taken;
                     }
@@ -153,14 +159,18 @@ impl<'a> Settling<'a> {
         }
     }
 
-    /// Takes a fit document into the book, unless it is there already.
-    fn accept(&mut self, key: &HeldKey, candidate: &mut Box<Candidate>) -> Result<(), Vec<String>> {
+    /// Takes a fit document into the book, unless it is there already. What it clashes with all the same.
+    fn accept(
+        &mut self,
+        key: &HeldKey,
+        candidate: &mut Box<Candidate>,
+    ) -> Result<Option<String>, Vec<String>> {
         let before = self.held.get(key);
         if before.is_some_and(|held| held.digest == candidate.digest) {
             let uid = before.map(|held| held.uid.clone());
             self.claim_uid(key, uid.as_ref())?;
             self.keep(key);
-            return Ok(());
+            return Ok(None);
         }
         match (before.map(|held| &held.object), &candidate.object) {
             (Some(HeldObject::ConfigMap(old)), CandidateObject::ConfigMap(new)) => {
@@ -171,13 +181,17 @@ impl<'a> Settling<'a> {
             }
             _ => {}
         }
+        let mut clash = None;
         let (uid, taken_over) = match &candidate.object {
             CandidateObject::Pod { pod, computed_uid } => {
                 match pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty()) {
                     Some(explicit) => (PodUid::from(explicit), false),
                     None => match self.sandbox_uid(key, pod) {
-                        Some(uid) => (uid, true),
-                        None => (computed_uid.clone(), false),
+                        Some(uid) if self.takes_over => (uid, true),
+                        other => {
+                            clash = other.filter(|uid| uid != computed_uid).map(|uid| stranger(pod, &uid));
+                            (computed_uid.clone(), false)
+                        }
                     },
                 }
             }
@@ -186,11 +200,10 @@ impl<'a> Settling<'a> {
         self.claim_uid(key, Some(&uid))?;
         self.taken.insert(key.identity.clone(), Arc::clone(&key.origin));
         self.kept.insert(key.clone());
-        if self.deliver.is_none() {
-            return Ok(());
+        if self.deliver.is_some() {
+            self.enter(key, candidate, uid, taken_over);
         }
-        self.enter(key, candidate, uid, taken_over);
-        Ok(())
+        Ok(clash)
     }
 
     fn enter(&mut self, key: &HeldKey, candidate: &mut Candidate, uid: PodUid, taken_over: bool) {
@@ -323,14 +336,19 @@ impl<'a> Settling<'a> {
         self.verdicts.push(FileVerdict { path: PathBuf::from(origin), object, ruling, since: self.now });
     }
 
-    /// Lets unchanged rulings stand since when they stood, and tells about the others.
-    fn tell(&mut self, verdicts: &mut [FileVerdict], before: &[FileVerdict]) {
-        let mut earlier = BTreeMap::<_, Vec<&FileVerdict>>::new();
-        for old in before {
-            earlier.entry((old.path.as_os_str(), &old.object)).or_default().push(old);
-        }
+    /// Lets unchanged rulings stand since when they stood, and tells about the others. One that an earlier life has found
+    /// as well stands since then, and is told once in this life all the same.
+    fn tell(&mut self, verdicts: &mut [FileVerdict], before: &[FileVerdict], earlier: &[FileVerdict]) {
+        let (before, earlier) = (by_document(before), by_document(earlier));
         for verdict in verdicts {
-            let of_this = earlier.get(&(verdict.path.as_os_str(), &verdict.object));
+            let of_this = before.get(&(verdict.path.as_os_str(), &verdict.object));
+            let in_earlier_life = earlier
+                .get(&(verdict.path.as_os_str(), &verdict.object))
+                .filter(|_| of_this.is_none())
+                .and_then(|of_this| of_this.iter().find(|old| old.ruling == verdict.ruling));
+            if let Some(old) = in_earlier_life {
+                verdict.since = old.since;
+            }
             if let Some(old) = of_this.into_iter().flatten().find(|old| old.ruling == verdict.ruling) {
                 verdict.since = old.since;
                 continue;
@@ -342,7 +360,7 @@ impl<'a> Settling<'a> {
                     self.consequences.events.push(Event {
                         target: self.event_target(&origin, object.as_deref()),
                         kind: EventKind::Warning,
-                        reason: "FailedValidation",
+                        reason: "FailedValidation".into(),
                         message: event_message(&origin, object.as_deref(), problems, *previous_kept),
                         time: self.now,
                     });
@@ -375,6 +393,14 @@ impl<'a> Settling<'a> {
     }
 }
 
+fn by_document(verdicts: &[FileVerdict]) -> BTreeMap<(&OsStr, &Option<String>), Vec<&FileVerdict>> {
+    let mut documents = BTreeMap::<_, Vec<&FileVerdict>>::new();
+    for verdict in verdicts {
+        documents.entry((verdict.path.as_os_str(), &verdict.object)).or_default().push(verdict);
+    }
+    documents
+}
+
 impl Entry {
     fn problems(&self) -> Vec<String> {
         match &self.state {
@@ -383,6 +409,15 @@ impl Entry {
             EntryState::Candidate(_) | EntryState::Taken => vec!["metadata.name: Required value".to_owned()],
         }
     }
+}
+
+/// What is said of a pod that somebody else runs under the name of one of ours.
+fn stranger(pod: &Pod, uid: &PodUid) -> String {
+    let (namespace, name) = (pod.namespace_ref(), pod.name_ref());
+    format!(
+        "when this was first read, another agent's pod was in the runtime as {namespace}/{name} (UID {uid}); it is left alone \
+         and this one runs beside it; stop one of them, or rename this one, if they want the same ports or files"
+    )
 }
 
 fn none_of(problems: Vec<mainstay_podspec::Problem>) -> Result<(), Vec<String>> {

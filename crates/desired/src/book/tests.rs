@@ -5,7 +5,8 @@ use super::*;
 use crate::entry::read_entries;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-const DELIVERED: Delivered = Delivered { file: true, http: true };
+const DELIVERED: Delivered =
+    Delivered { file: true, http: true, api: true, api_earlier: false, waited: false };
 
 /// A file with pods of these names, each in a version, or broken.
 #[derive(Clone, Debug)]
@@ -28,7 +29,13 @@ fn reading(origin: &str, file: &File) -> Option<Reading> {
         .to_string()
     });
     let text = documents.collect::<Vec<_>>().join("\n");
-    let place = StaticPodPlace { node_name: "n", source: PodSource::File, origin, api_server: false };
+    let place = StaticPodPlace {
+        node_name: "n",
+        source: PodSource::File,
+        origin,
+        api_server: false,
+        gates: mainstay_podspec::PodGates::DEFAULT,
+    };
     Some(Reading::Documents(read_entries(text.as_bytes(), &place).unwrap_or_default()))
 }
 
@@ -48,7 +55,7 @@ proptest! {
     fn the_book_stays_consistent(steps in proptest::collection::vec((0..3_usize, file()), 1..20)) {
         let origins = ["/a.json", "/b.json", "/c.json"];
         let mut files = [File::Gone, File::Gone, File::Gone];
-        let mut book = Book::new("n".into(), BTreeMap::new());
+        let mut book = Book::new("n".into(), BTreeMap::new(), Vec::new());
         let mut records = BTreeMap::new();
         let observed = listed();
         book.settle(DELIVERED, Some(&observed), NOW);
@@ -97,29 +104,86 @@ proptest! {
 
 #[test]
 fn nothing_is_removed_before_its_source_has_delivered() {
-    let mut book = Book::new("n".into(), BTreeMap::new());
+    let mut book = Book::new("n".into(), BTreeMap::new(), Vec::new());
     book.read(PodSource::Http, "http://x/", url_reading());
     let observed = listed();
     assert_eq!(book.settle(DELIVERED, Some(&observed), NOW).state.unwrap().pods.len(), 1);
     let held = book.held;
 
     // After a restart the URL has not answered yet.
-    let mut book = Book::new("n".into(), held);
-    let waiting = Delivered { file: true, http: false };
+    let name = AwaitedSource { source: PodSource::Http, name: "staticPodURL http://x/".into() };
+    let mut book = Book::new("n".into(), held, vec![name]);
+    let waiting = Delivered { http: false, ..DELIVERED };
     let consequences = book.settle(waiting, Some(&observed), NOW);
     let state = consequences.state.unwrap();
     assert_eq!((state.pods.len(), state.synced, consequences.records.len()), (1, false, 0));
+
+    // Waited for long enough, the node goes on, and knows what it does not know.
+    let waited = Delivered { waited: true, ..waiting };
+    let state = book.settle(waited, Some(&observed), NOW).state.unwrap();
+    assert_eq!((state.pods.len(), state.synced, state.is_whole()), (1, true, false));
+    assert!(state.awaits(PodSource::Http) && !state.awaits(PodSource::File));
 
     // It answers without the pod.
     book.read(PodSource::Http, "http://x/", Reading::Documents(Vec::new()));
     let consequences = book.settle(DELIVERED, Some(&observed), NOW);
     let state = consequences.state.unwrap();
-    assert_eq!((state.pods.len(), state.synced, consequences.records.len()), (0, true, 1));
+    assert_eq!((state.pods.len(), state.is_whole(), consequences.records.len()), (0, true, 1));
 }
 
 fn url_reading() -> Reading {
-    let place =
-        StaticPodPlace { node_name: "n", source: PodSource::Http, origin: "http://x/", api_server: false };
+    let place = StaticPodPlace {
+        node_name: "n",
+        source: PodSource::Http,
+        origin: "http://x/",
+        api_server: false,
+        gates: mainstay_podspec::PodGates::DEFAULT,
+    };
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n";
     Reading::Documents(read_entries(text.as_bytes(), &place).unwrap())
+}
+
+#[test]
+fn another_kubelets_pod_is_taken_over_only_by_a_kubelet() {
+    let sandbox = mainstay_types::ObservedSandbox {
+        id: "s".into(),
+        attempt: 0,
+        ready: true,
+        created_at: NOW,
+        ips: Vec::new(),
+        host_network: false,
+        source: Some("http".into()),
+    };
+    let theirs = mainstay_types::ObservedPod {
+        uid: "theirs".into(),
+        full_name: FullName::new("default", "a-n"),
+        read_at: std::time::Instant::now(),
+        sandboxes: vec![sandbox],
+        containers: Vec::new(),
+    };
+    let mut observed = listed();
+    observed.pods = [(theirs.uid.clone(), Arc::new(theirs))].into();
+    for takes_over in [true, false] {
+        let mut book = Book::new("n".into(), BTreeMap::new(), Vec::new());
+        book.takes_over(takes_over);
+        book.read(PodSource::Http, "http://x/", url_reading());
+        let state = book.settle(DELIVERED, Some(&observed), NOW).state.unwrap();
+        let uid = state.pods.keys().next().unwrap().as_str();
+        assert_eq!(uid == "theirs", takes_over, "{uid}");
+        let warnings: Vec<&String> = state
+            .verdicts
+            .iter()
+            .flat_map(|verdict| match &verdict.ruling {
+                Ruling::Accepted { warnings } => warnings.iter(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        if takes_over {
+            assert!(warnings.is_empty(), "{warnings:?}");
+        } else {
+            assert!(warnings[0].contains("default/a-n (UID theirs); it is left alone"), "{warnings:?}");
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+        }
+        assert!(book.settle(DELIVERED, Some(&observed), NOW).state.is_none(), "nothing changed");
+    }
 }

@@ -8,15 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mainstay_desired::{Sources, SourcesConfig, UrlSource, Wish};
+use mainstay_desired::{Evidence, Sources, SourcesConfig, UrlSource, Wish};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
     DesiredPod, DesiredState, Event, EventSink, FileVerdict, FullName, ObservedPod, ObservedSandbox,
-    ObservedState, PodExt as _, Ruling, SandboxId,
+    ObservedState, PodExt as _, Ruling, SandboxId, StorageUsage,
 };
 use tokio::sync::{mpsc, watch};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node's directories, which outlive the sources that run in them.
 pub(crate) struct Node {
@@ -33,6 +33,7 @@ pub(crate) struct Running {
     pub(crate) desired: watch::Receiver<Arc<DesiredState>>,
     pub(crate) wishes: mpsc::Sender<Wish>,
     pub(crate) observed: watch::Sender<Arc<ObservedState>>,
+    pub(crate) usage: watch::Sender<Arc<StorageUsage>>,
     pub(crate) events: mpsc::Receiver<Event>,
 }
 
@@ -55,13 +56,16 @@ impl Node {
 
     pub(crate) fn config(&self) -> SourcesConfig {
         SourcesConfig {
+            takes_over: true,
             node_name: "node-1".into(),
             root_dir: self.root(),
             static_pod_path: Some(self.path.clone()),
             file_check_frequency: self.check_frequency,
             any_extension: self.any_extension,
             static_pod_url: self.url.clone(),
-            api_server: false,
+            api_server: None,
+            object_key: None,
+            gates: mainstay_podspec::PodGates::DEFAULT,
         }
     }
 
@@ -72,9 +76,11 @@ impl Node {
     pub(crate) fn start_with(&self, observed: ObservedState) -> Running {
         let tasks = TaskGroup::new();
         let (sink, events) = EventSink::bounded(1000);
-        let (observed, receiver) = watch::channel(Arc::new(observed));
-        let Sources { desired, wishes } = Sources::start(self.config(), &tasks, sink, receiver).unwrap();
-        Running { tasks, desired, wishes, observed, events }
+        let (observed, observed_receiver) = watch::channel(Arc::new(observed));
+        let (usage, usage_receiver) = watch::channel(Arc::default());
+        let evidence = Evidence { observed: observed_receiver, usage: usage_receiver };
+        let Sources { desired, wishes, .. } = Sources::start(self.config(), &tasks, sink, evidence).unwrap();
+        Running { tasks, desired, wishes, observed, usage, events }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

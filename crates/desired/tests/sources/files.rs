@@ -1,15 +1,18 @@
 //! What happens to files while the sources run.
 
 use std::{
+    collections::BTreeMap,
     fs,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use mainstay_desired::{Sources, SourcesConfig, SourcesError, UrlSource, Wish};
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_desired::{Evidence, Sources, SourcesConfig, SourcesError, UrlSource, Wish};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    EventSink, EventTarget, ObservedState, PodExt as _, PodSource, PodUid, Ruling, TerminationWish,
+    EventSink, EventTarget, ObservedState, PodExt as _, PodSource, PodStorage, PodUid, Quantity, Ruling,
+    StorageLimits, StorageUsage, TerminationWish,
 };
 use tokio::sync::watch;
 
@@ -54,7 +57,7 @@ async fn drop_edit_break_repair_remove() {
     let Ruling::Rejected { problems, .. } = &verdict(&state, &node.file("web.yaml")).ruling else { panic!() };
     assert!(problems[0].contains("line 3 column 15"), "{problems:?}");
     let events = running.told();
-    assert_eq!((events.len(), events[0].reason), (1, "FailedValidation"));
+    assert_eq!((events.len(), events[0].reason.as_ref()), (1, "FailedValidation"));
 
     // Invalid instead of unparsable: the same, and the event knows the pod.
     node.write("web.yaml", &pod("web", "\"\""));
@@ -107,8 +110,9 @@ async fn a_dropped_file_is_there_within_milliseconds() {
         running.pod(&format!("{name}-node-1")).await;
         fastest = fastest.min(dropped.elapsed());
     }
-    // The fastest of ten, because the machine that runs the tests may be busy with others.
-    assert!(fastest < Duration::from_millis(20), "{fastest:?}");
+    // The fastest of ten, because the machine that runs the tests may be busy with others; and still less than what a file
+    // that is being written is given.
+    assert!(fastest < Duration::from_millis(150), "{fastest:?}");
     running.stop().await;
 }
 
@@ -152,15 +156,28 @@ async fn a_file_written_slowly_is_not_judged_before_it_is_complete() {
     let node = Node::new();
     let mut running = node.start();
     running.synced().await;
-    let text = pod("slow", "b:1");
-    let mut file = fs::File::create(node.file("slow.yaml")).unwrap();
-    for piece in text.as_bytes().chunks(30) {
-        file.write_all(piece).unwrap();
-        tokio::time::sleep(Duration::from_millis(30)).await;
+    for round in 0.. {
+        let name = format!("slow-{round}");
+        let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+        let mut file = fs::File::create(node.file(&format!("{name}.yaml"))).unwrap();
+        for piece in pod(&name, "b:1").as_bytes().chunks(30) {
+            file.write_all(piece).unwrap();
+            let now = Instant::now();
+            longest = longest.max(now - last);
+            last = now;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        longest = longest.max(last.elapsed());
+        drop(file);
+        running.pod(&format!("{name}-node-1")).await;
+        let told = running.told();
+        // A writer that was itself held up shows nothing.
+        if longest < Duration::from_millis(100) {
+            assert_eq!(told, []);
+            break;
+        }
+        assert!(round < 50, "this machine never lets anybody write");
     }
-    drop(file);
-    running.pod("slow-node-1").await;
-    assert_eq!(running.told(), []);
     running.stop().await;
 }
 
@@ -384,6 +401,39 @@ async fn wishes_stand_until_the_pod_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_wrote_too_much_is_wished_away() {
+    let node = Node::new();
+    node.write("a.yaml", &pod("a", "b:1"));
+    let running = node.start();
+    let before = running.pod("a-node-1").await;
+    let limits = StorageLimits { total: Some(Quantity::whole(10)), ..StorageLimits::default() };
+    let measured = |pod: &Arc<Pod>, total| PodStorage {
+        pod: Arc::clone(pod),
+        limits: Arc::new(limits.clone()),
+        volumes: BTreeMap::new(),
+        containers: BTreeMap::new(),
+        total,
+    };
+    let tell = |storage| {
+        let pods = [(before.uid.clone(), Arc::new(storage))].into();
+        running.usage.send_replace(Arc::new(StorageUsage { generation: 1, pods }));
+    };
+    // An earlier life of the same UID, and one within its limits, change nothing; the wish after them shows it.
+    tell(measured(&Arc::new(Pod::clone(&before.pod)), 11));
+    tell(measured(&before.pod, 10));
+    let generation = running.desired.borrow().generation;
+    tell(measured(&before.pod, 11));
+    let state = running
+        .wait("the wish", |state| find(state, "a-node-1").is_some_and(|pod| pod.terminate.is_some()))
+        .await;
+    assert_eq!(state.generation, generation + 1);
+    let wish = state.pods[&before.uid].terminate.clone().unwrap();
+    assert_eq!(wish.reason, "Evicted");
+    assert_eq!(wish.message, "Pod ephemeral local storage usage exceeds the total limit of containers 10. ");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_files_at_once() {
     let node = Node::new();
     let running = node.start();
@@ -408,7 +458,9 @@ async fn what_cannot_start_says_why() {
     let start = |config: SourcesConfig| {
         let (sink, _events) = EventSink::bounded(1);
         let (_sender, observed) = watch::channel(Arc::new(ObservedState::unread()));
-        Sources::start(config, &TaskGroup::new(), sink, observed).map(drop)
+        let (_sender, usage) = watch::channel(Arc::default());
+        let evidence = Evidence { observed, usage };
+        Sources::start(config, &TaskGroup::new(), sink, evidence).map(drop)
     };
     let file = node.directory.path().join("file");
     fs::write(&file, "").unwrap();

@@ -177,3 +177,41 @@ async fn pods_run_although_their_manifests_cannot_be_kept() {
     assert_eq!(running.pod("a-node-1").await.uid, uid);
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rulings_stand_since_they_were_made_and_not_since_the_restart() {
+    let node = Node::new();
+    node.write("good.yaml", &pod("good", "b:1"));
+    node.write("bad.yaml", "{{{ broken");
+    node.write("mended.yaml", "{{{ broken");
+    node.write("notes.txt", "not a manifest");
+    let running = node.start();
+    running.synced().await;
+    node.write("mended.yaml", &pod("mended", "b:1"));
+    let before = running.wait("the mended pod", |state| find(state, "mended-node-1").is_some()).await;
+    running.stop().await;
+
+    let running = node.start();
+    let mut after = running.synced().await;
+    assert_eq!(after.verdicts, before.verdicts, "times included");
+    assert_eq!(after.verdicts.len(), 4);
+    running.stop().await;
+
+    // Broken while nobody looked, and a file that cannot be used: now they stand since this start.
+    node.write("good.yaml", "{{{ broken");
+    let running = node.start();
+    after = running.synced().await;
+    let since = |state: &mainstay_types::DesiredState, name: &str| {
+        state.verdicts.iter().find(|verdict| verdict.path == node.file(name)).unwrap().since
+    };
+    assert!(since(&after, "good.yaml") > since(&before, "good.yaml"));
+    assert_eq!(since(&after, "bad.yaml"), since(&before, "bad.yaml"));
+    running.stop().await;
+    fs::write(node.root().join("mainstay/verdicts.json"), "garbage").unwrap();
+    let mut running = node.start();
+    let last = running.synced().await;
+    assert!(since(&last, "bad.yaml") > since(&before, "bad.yaml"));
+    let told: Vec<String> = running.told().iter().map(|event| event.reason.to_string()).collect();
+    assert!(told.contains(&"StateFileSetAside".to_owned()), "{told:?}");
+    running.stop().await;
+}

@@ -74,13 +74,15 @@ async fn pods_from_a_url() {
     running.wait("the error", |state| is_rejected(state, Path::new(&server.url), true)).await;
     running.stop().await;
     let running = node.start();
-    let again = running.pod("one-node-1").await;
+    // What it said last counts until it says something else: nothing waits for it.
+    let state = running.synced().await;
+    assert!(state.is_whole());
+    let again = find(&state, "one-node-1").unwrap();
     assert_eq!(again, one);
-    assert!(!running.desired.borrow().synced);
+    assert!(find(&state, "two-node-1").is_some());
 
     server.answer.send_replace((200, pod("one", "b:1")));
-    let state = running.synced().await;
-    assert_eq!(find(&state, "two-node-1"), None);
+    let state = running.wait("the removal", |state| find(state, "two-node-1").is_none()).await;
     assert!(Arc::ptr_eq(&again, &state.pods[&again.uid]));
 
     // An empty list is a deletion.
@@ -88,4 +90,28 @@ async fn pods_from_a_url() {
     running.wait("the deletion", |state| find(state, "one-node-1").is_none()).await;
     running.stop().await;
     servers.drain(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_that_never_answers_is_not_waited_for_without_end() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/pods", listener.local_addr().unwrap());
+    let source = UrlSource { url: url.clone(), headers: Vec::new(), check_frequency: Duration::from_secs(1) };
+    let node = Node { url: Some(source), ..Node::new() };
+    node.write("f.yaml", &pod("file", "b:1"));
+    let mut running = node.start();
+    running.pod("file-node-1").await;
+    assert!(!running.desired.borrow().synced);
+    let mut desired = running.desired.clone();
+    let waited = desired.wait_for(|state| state.synced);
+    let state = Arc::clone(&tokio::time::timeout(crate::common::PATIENCE, waited).await.unwrap().unwrap());
+    assert!(!state.is_whole() && state.awaits(PodSource::Http) && !state.awaits(PodSource::File));
+    assert_eq!(state.awaited[0].name, format!("staticPodURL {url}"));
+    let told = running.told();
+    let event = told.iter().find(|event| event.reason == "SourceNotDelivered").unwrap();
+    assert!(
+        event.message.starts_with(&format!("staticPodURL {url} has not delivered within 15 s")),
+        "{event:?}"
+    );
+    running.stop().await;
 }

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::Full;
@@ -46,7 +46,7 @@ async fn serve_one(incoming: Incoming) -> Result<http::Response<Full<Bytes>>, st
         "/exact" => builder.body("x".repeat(10_000)),
         "/teapot" => builder.status(418).body("short and stout".to_owned()),
         "/slow" => {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_secs(1000)).await;
             builder.body(String::new())
         }
         "/loop" => builder.status(302).header("location", "/loop").body(String::new()),
@@ -106,7 +106,7 @@ async fn start_raw(group: &TaskGroup, answer: &'static [u8], then_close: bool) -
         assert!(stream.read(&mut buffer).await.unwrap() > 0);
         stream.write_all(answer).await.unwrap();
         if !then_close {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_secs(1000)).await;
         }
     });
     address
@@ -201,18 +201,19 @@ async fn the_deadline_covers_every_phase() {
     let group = TaskGroup::new();
     let check = async |url: String, phase: &str| {
         let mut request = request(url);
-        request.deadline = Duration::from_millis(200);
-        let started = Instant::now();
+        // Long enough to come to that phase on a busy machine.
+        request.deadline = Duration::from_secs(4);
         let error = get(&request).await.unwrap_err();
         assert!(error.is_timeout() && error.to_string().contains(phase), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(5));
     };
-    let address = start(&group, false).await;
-    check(format!("http://{address}/slow"), "awaiting headers").await;
-    let address = start_raw(&group, b"", false).await;
-    check(format!("https://{address}/"), "agreeing on TLS").await;
-    let address = start_raw(&group, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", false).await;
-    check(format!("http://{address}/"), "reading body").await;
+    let slow = start(&group, false).await;
+    let mute = start_raw(&group, b"", false).await;
+    let half = start_raw(&group, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", false).await;
+    tokio::join!(
+        check(format!("http://{slow}/slow"), "awaiting headers"),
+        check(format!("https://{mute}/"), "agreeing on TLS"),
+        check(format!("http://{half}/"), "reading body"),
+    );
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ use k8s_openapi::{
 };
 use mainstay_types::TerminalPhase;
 
-use super::StatusInput;
+use super::{PREEMPTING, StatusInput};
 use crate::{
     restart::may_restart_all,
     sandbox::{SandboxVerdict, judge_sandbox},
+    told::{BY_KUBELET, DISRUPTION_TARGET, is_own_condition},
     views::{self, Phase},
 };
 
@@ -39,9 +40,29 @@ pub(super) fn conditions(
         condition(input, "Initialized", initialized(input, phase, init), now.clone()),
         condition(input, "Ready", ready, now.clone()),
         condition(input, "ContainersReady", containers_ready, now.clone()),
-        condition(input, "PodScheduled", (true, None, None), now),
+        condition(input, "PodScheduled", (true, None, None), now.clone()),
     ]);
+    let disruption = disruption(input, phase);
+    let ours = disruption.is_some();
+    conditions.extend(of_others(input).filter(|it| !(ours && it.type_ == DISRUPTION_TARGET)).cloned());
+    conditions.extend(disruption.map(|verdict| condition(input, DISRUPTION_TARGET, verdict, now)));
     conditions
+}
+
+/// What is true of a pod that was made to go for no fault of its own, once it has gone.
+fn disruption(input: &StatusInput<'_>, phase: Phase) -> Option<Verdict> {
+    let failure = input.outcome.failure.as_ref()?;
+    let over = phase == Phase::Over(TerminalPhase::Failed);
+    (over && failure.reason == PREEMPTING).then(|| {
+        let message = "Pod was preempted by Kubelet to accommodate a critical pod.";
+        (true, Some(BY_KUBELET), Some(message.into()))
+    })
+}
+
+/// What others wrote into the status in the API server.
+fn of_others<'a>(input: &StatusInput<'a>) -> impl Iterator<Item = &'a PodCondition> {
+    let remote = input.outcome.desired.remote.as_deref();
+    remote.into_iter().flat_map(|remote| &remote.conditions).filter(|it| !is_own_condition(&it.type_))
 }
 
 fn all_restarting(input: &StatusInput<'_>, phase: Phase) -> Verdict {
@@ -120,13 +141,12 @@ fn ready(input: &StatusInput<'_>, containers_ready: &Verdict) -> Verdict {
         return containers_ready.clone();
     }
     let gates = input.pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_ref());
-    let known = input.previous.and_then(|previous| previous.conditions.as_deref()).unwrap_or_default();
     let problems: Vec<_> = gates
         .into_iter()
         .flatten()
         .filter_map(|gate| {
             let name = &gate.condition_type;
-            match known.iter().find(|condition| condition.type_ == *name) {
+            match of_others(input).find(|condition| condition.type_ == *name) {
                 None => {
                     Some(format!("corresponding condition of pod readiness gate \"{name}\" does not exist."))
                 }

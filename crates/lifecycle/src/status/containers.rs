@@ -8,10 +8,15 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_types::{ContainerKind, ContainerPhase, ObservedContainer, to_seconds};
+use mainstay_types::{ContainerKind, ContainerPhase, ObservedContainer, Verdict, to_seconds};
 
 use super::StatusInput;
 use crate::views::{self, View};
+
+/// The reason of a container that the kernel killed for want of memory.
+const OOM_KILLED: &str = "OOMKilled";
+/// 128 and SIGKILL.
+const KILLED: i32 = 137;
 
 /// Statuses of init containers and sidecars, in the order of the spec.
 pub(super) fn init_statuses(input: &StatusInput<'_>) -> Vec<ContainerStatus> {
@@ -50,9 +55,18 @@ fn status(input: &StatusInput<'_>, view: &View<'_>, initialized: bool) -> Contai
         status.state = Some(waiting(&reason.reason, Some(&reason.message)));
     }
     let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
+    // What was said last of this very instance: it stands until a probe shows otherwise.
+    let before = previous.filter(|before| before.container_id == status.container_id);
+    let probes = view.newest.map(|container| input.probes.of(&container.id)).unwrap_or_default();
+    let shown = |verdict: Option<Verdict>, before: bool| match verdict {
+        Some(verdict) => verdict == Verdict::Passed,
+        None => before,
+    };
     let started = running
         && view.kind != ContainerKind::Init
-        && view.newest.is_some_and(|container| !input.outcome.not_started.contains(&container.id));
+        && view.newest.is_some_and(|container| !input.outcome.not_started.contains(&container.id))
+        && (view.spec.startup_probe.is_none()
+            || shown(probes.startup, before.is_some_and(|before| before.started == Some(true))));
     status.started = Some(started);
     status.ready = match view.kind {
         ContainerKind::Init => status
@@ -60,7 +74,11 @@ fn status(input: &StatusInput<'_>, view: &View<'_>, initialized: bool) -> Contai
             .as_ref()
             .and_then(|state| state.terminated.as_ref())
             .is_some_and(|terminated| terminated.exit_code == 0),
-        _ => started,
+        _ => {
+            started
+                && (view.spec.readiness_probe.is_none()
+                    || shown(probes.readiness, before.is_some_and(|before| before.ready)))
+        }
     };
     status
 }
@@ -79,38 +97,42 @@ fn seen(
             }),
             ..ContainerState::default()
         },
-        ContainerPhase::Exited => terminated(input, container),
+        ContainerPhase::Exited => terminated(input, container, previous),
         ContainerPhase::Created => waiting(default_waiting_reason(input), None),
         ContainerPhase::Unknown => unknown(Some(container_id(input, container))),
     };
     let lost = container.phase == ContainerPhase::Unknown
         && previous.and_then(|previous| previous.state.as_ref()).is_some_and(|state| state.running.is_some());
+    let id = container_id(input, container);
+    let same = previous.filter(|previous| previous.container_id.as_ref() == Some(&id));
+    let other = previous.filter(|previous| previous.container_id.as_ref() != Some(&id));
     let restart_count = i32::try_from(container.restart_count).unwrap_or(i32::MAX);
     let earlier = input
         .observed
         .and_then(|observed| {
             observed.instances(&view.spec.name).skip(1).find(|c| c.phase == ContainerPhase::Exited)
         })
-        .map(|earlier| terminated(input, earlier));
+        .map(|earlier| terminated(input, earlier, previous));
     // The runtime forgets old instances; what was said of them stands until a newer one takes their place.
-    let last_state = earlier
-        .or_else(|| previous.filter(|p| p.restart_count == restart_count).and_then(|p| p.last_state.clone()))
-        .or_else(|| {
-            previous
-                .filter(|p| p.restart_count < restart_count)
-                .and_then(|p| {
-                    [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some())
-                })
-                .cloned()
-        });
+    let last_state = earlier.or_else(|| same.and_then(|p| p.last_state.clone())).or_else(|| {
+        other
+            .filter(|p| p.restart_count <= restart_count)
+            .and_then(|p| {
+                [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some())
+            })
+            .cloned()
+    });
     ContainerStatus {
         name: view.spec.name.clone(),
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
-        restart_count: restart_count.saturating_add(i32::from(lost)),
+        // One that was lost counts as restarted, and goes on doing so.
+        restart_count: restart_count
+            .saturating_add(i32::from(lost))
+            .max(same.map_or(0, |previous| previous.restart_count)),
         image: container.image.to_string(),
         image_id: container.image_ref.to_string(),
-        container_id: Some(container_id(input, container)),
+        container_id: Some(id),
         resources: Some(reported_resources(view.spec)),
         allocated_resources: view
             .spec
@@ -118,7 +140,7 @@ fn seen(
             .as_ref()
             .and_then(|resources| resources.requests.clone())
             .filter(|requests| !requests.is_empty()),
-        volume_mounts: volume_mounts(view.spec),
+        volume_mounts: volume_mounts(input, view.spec, container, previous),
         user: container.user.as_ref().map(|user| ContainerUser {
             linux: Some(LinuxContainerUser {
                 uid: user.uid,
@@ -126,6 +148,7 @@ fn seen(
                 supplemental_groups: (!user.groups.is_empty()).then(|| user.groups.clone()),
             }),
         }),
+        stop_signal: container.stop_signal.as_deref().map(str::to_owned),
         ..ContainerStatus::default()
     }
 }
@@ -211,11 +234,16 @@ fn waiting(reason: &str, message: Option<&str>) -> ContainerState {
     }
 }
 
-fn terminated(input: &StatusInput<'_>, container: &ObservedContainer) -> ContainerState {
+fn terminated(
+    input: &StatusInput<'_>,
+    container: &ObservedContainer,
+    previous: Option<&ContainerStatus>,
+) -> ContainerState {
+    let reason = if was_oom_killed(input, container, previous) { OOM_KILLED } else { &container.reason };
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: container.exit_code,
-            reason: Some(container.reason.to_string()).filter(|text| !text.is_empty()),
+            reason: Some(reason.to_owned()).filter(|text| !text.is_empty()),
             message: Some(container.message.to_string()).filter(|text| !text.is_empty()),
             started_at: container.started_at.map(|time| Time(to_seconds(time))),
             finished_at: container.finished_at.map(|time| Time(to_seconds(time))),
@@ -224,6 +252,25 @@ fn terminated(input: &StatusInput<'_>, container: &ObservedContainer) -> Contain
         }),
         ..ContainerState::default()
     }
+}
+
+/// Whether the kernel killed it for want of memory though the runtime has no better word than `Error`: because its pod's
+/// cgroup counted that, or because it was said before. The evidence is seen once; a restart of mainstay does not undo it.
+fn was_oom_killed(
+    input: &StatusInput<'_>,
+    container: &ObservedContainer,
+    previous: Option<&ContainerStatus>,
+) -> bool {
+    if container.exit_code != KILLED || &*container.reason != "Error" {
+        return false;
+    }
+    let id = container_id(input, container);
+    let said = previous.into_iter().flat_map(|previous| [&previous.state, &previous.last_state]);
+    container.oom_killed
+        || said.flatten().filter_map(|state| state.terminated.as_ref()).any(|terminated| {
+            terminated.container_id.as_deref() == Some(&id)
+                && terminated.reason.as_deref() == Some(OOM_KILLED)
+        })
 }
 
 /// Whether the containers that vanished were removed to start the whole pod over. The flag may be lowered in the same
@@ -272,20 +319,39 @@ fn reported_resources(spec: &Container) -> ResourceRequirements {
         .unwrap_or_default()
 }
 
-fn volume_mounts(spec: &Container) -> Option<Vec<VolumeMountStatus>> {
+/// The mounts of a container. How they were made does not change while it lives, whatever the runtime could do by now.
+fn volume_mounts(
+    input: &StatusInput<'_>,
+    spec: &Container,
+    container: &ObservedContainer,
+    previous: Option<&ContainerStatus>,
+) -> Option<Vec<VolumeMountStatus>> {
+    let id = container_id(input, container);
+    let before = previous.filter(|previous| previous.container_id.as_deref() == Some(id.as_str()));
+    let before = before.and_then(|previous| previous.volume_mounts.as_deref()).unwrap_or_default();
     let mounts: Vec<_> = spec
         .volume_mounts
         .iter()
         .flatten()
-        .map(|mount| VolumeMountStatus {
-            name: mount.name.clone(),
-            mount_path: mount.mount_path.clone(),
-            read_only: mount.read_only.filter(|read_only| *read_only),
-            recursive_read_only: mount
-                .recursive_read_only
-                .clone()
-                .or_else(|| mount.read_only.filter(|read_only| *read_only).map(|_| "Disabled".into())),
-            ..VolumeMountStatus::default()
+        .map(|mount| {
+            let read_only = mount.read_only.filter(|read_only| *read_only);
+            let said = before.iter().find(|before| before.mount_path == mount.mount_path);
+            let said = said.and_then(|before| before.recursive_read_only.as_deref());
+            VolumeMountStatus {
+                name: mount.name.clone(),
+                mount_path: mount.mount_path.clone(),
+                read_only,
+                recursive_read_only: read_only.map(|_| {
+                    let done = match (mount.recursive_read_only.as_deref(), said) {
+                        (_, Some(said @ ("Enabled" | "Disabled"))) => said,
+                        (Some("Enabled"), _) => "Enabled",
+                        (Some("IfPossible"), _) if input.recursive_read_only => "Enabled",
+                        _ => "Disabled",
+                    };
+                    done.to_owned()
+                }),
+                ..VolumeMountStatus::default()
+            }
         })
         .collect();
     (!mounts.is_empty()).then_some(mounts)

@@ -270,6 +270,7 @@ proptest! {
                     source: mainstay_types::PodSource::File,
                     origin: "/f",
                     api_server: false,
+                    gates: crate::PodGates::DEFAULT,
                 };
                 let _prepared = crate::prepare_static_pod(pod, &place);
             }

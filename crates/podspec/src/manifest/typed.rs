@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, fmt};
 
+use mainstay_types::edit_distance;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
     Unexpected, Visitor,
@@ -12,6 +13,10 @@ use crate::validate::Problem;
 
 /// So many wrong types are reported; the rest would be noise.
 const MAX_TYPE_PROBLEMS: usize = 20;
+
+/// What is said about a value that must not be shown. The usual mistake is to write it as it is.
+const SECRET_VALUE: &str =
+    "Invalid value: it cannot be read; a Secret's data is base64: encode it, or write it under stringData";
 
 /// A value as an API type, as far as it could be read.
 #[derive(Debug)]
@@ -138,7 +143,7 @@ impl fmt::Display for TypeError {
 
 impl de::Error for TypeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self { steps: None, message: format!("Invalid value: {message}"), discreet: "Invalid value".into() }
+        Self { steps: None, message: format!("Invalid value: {message}"), discreet: SECRET_VALUE.into() }
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
@@ -348,35 +353,12 @@ impl<'de> MapAccess<'de> for Fields<'_> {
 
 /// The known name that is most like `name`, if one is like it at all.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let lower = name.to_lowercase();
+    let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<_>>();
+    let wanted = lower(name);
     known
         .iter()
-        .map(|candidate| (edits(&lower, &candidate.to_lowercase()), *candidate))
+        .map(|candidate| (edit_distance(&wanted, &lower(candidate), candidate.len() / 3), *candidate))
         .filter(|(edits, candidate)| *edits <= candidate.len() / 3)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
-}
-
-/// Insertions, deletions and substitutions between two words.
-fn edits(a: &str, b: &str) -> usize {
-    // Longer names are not typing mistakes, and the table grows with the product of the lengths.
-    if a.len() > 64 || b.len() > 64 {
-        return usize::MAX;
-    }
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, to) in row.iter_mut().skip(1).zip(&b) {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

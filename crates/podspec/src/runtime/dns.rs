@@ -57,6 +57,9 @@ pub enum NoticeTarget {
     Node,
 }
 
+/// The reason of notices that a pod gets the node's resolver instead of the cluster's.
+pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
+
 /// The pod's resolver configuration, by its `dnsPolicy` and `dnsConfig`, cut to what resolvers can take.
 #[must_use]
 pub fn dns_config(pod: &Pod, settings: &DnsSettings<'_>) -> (DnsConfig, Vec<Notice>) {
@@ -110,7 +113,7 @@ fn cluster_searches(pod: &Pod, domain: &str, host: Vec<String>) -> Vec<String> {
 fn missing_cluster_dns(pod: &Pod) -> [Notice; 2] {
     let problem = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
     let about = format!("pod: {:?}. {problem}", pod_description(pod));
-    let reason = "MissingClusterDNS";
+    let reason = MISSING_CLUSTER_DNS;
     [
         Notice { target: NoticeTarget::Node, reason, message: problem.to_owned() },
         Notice { target: NoticeTarget::Pod, reason, message: about },

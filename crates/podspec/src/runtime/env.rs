@@ -17,6 +17,7 @@ use super::{
     container::key_value,
     expand,
     resources::{limit, pod_level_limit, request},
+    services::service_variables,
 };
 
 /// The contents of files that `fileKeyRef` refers to, by volume and path. A file that is not there has no entry.
@@ -36,13 +37,17 @@ pub fn format_map(map: &BTreeMap<String, String>) -> String {
     map.iter().map(|(key, value)| format!("{key}={}", go_quote(value))).collect::<Vec<_>>().join("\n")
 }
 
-/// The environment, in the order of the spec: device plugins, `envFrom`, `env`.
-pub(super) fn environment(
+/// The environment, in the order of the spec: device plugins, `envFrom`, `env`, then services.
+///
+/// # Errors
+/// When it refers to something that is missing.
+pub fn environment(
     pod: &Pod,
     container: &Container,
     context: &ContainerContext<'_>,
 ) -> Result<Vec<KeyValue>, SpecError> {
     let mut variables = Variables::default();
+    let services = service_variables(pod, context.objects);
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
@@ -63,10 +68,18 @@ pub(super) fn environment(
     for variable in container.env.iter().flatten() {
         let value = match (variable.value.as_deref().unwrap_or_default(), &variable.value_from) {
             ("", Some(source)) => resolve(pod, container, source, context)?,
-            (value, _) => Some(expand(value, |name| variables.get(name))),
+            (value, _) => Some(expand(value, |name| {
+                variables.get(name).or_else(|| services.get(name).map(String::as_str))
+            })),
         };
         if let Some(value) = value {
             variables.set(variable.name.clone(), value);
+        }
+    }
+    for (name, value) in services {
+        // The pod's own word wins.
+        if variables.get(&name).is_none() {
+            variables.set(name, value);
         }
     }
     let granted = context.grants.envs.iter().map(|(key, value)| key_value(key, value));
@@ -111,10 +124,10 @@ fn resolve(
         Err(SpecError::KeyNotFound { kind, namespace, name, key })
     };
     if let Some(reference) = &source.field_ref {
-        return field_value(pod, reference, context).map(Some);
+        return pod_field(pod, reference, &context.node.host_ips, context.pod_ips).map(Some);
     }
     if let Some(reference) = &source.resource_field_ref {
-        return resource_value(pod, container, reference, &context.node.allocatable).map(Some);
+        return resource_field(pod, container, reference, &context.node.allocatable).map(Some);
     }
     if let Some(reference) = &source.config_map_key_ref {
         let Some(object) = config_map(context.objects, pod, &reference.name, reference.optional)? else {
@@ -188,10 +201,12 @@ fn secret_text(pod: &Pod, name: &str, secret: &Secret, key: &str) -> Result<Opti
     }
 }
 
-fn field_value(
+/// A field of the pod as the downward API shows it.
+pub(crate) fn pod_field(
     pod: &Pod,
     reference: &ObjectFieldSelector,
-    context: &ContainerContext<'_>,
+    host_ips: &[String],
+    pod_ips: &[String],
 ) -> Result<String, SpecError> {
     match reference.api_version.as_deref() {
         None | Some("" | "v1") => {}
@@ -210,9 +225,7 @@ fn field_value(
             _ => Err(SpecError::FieldSubscript(path.to_owned())),
         };
     }
-    let host_ips = || {
-        if context.node.host_ips.is_empty() { Err(SpecError::NoHostIp) } else { Ok(&context.node.host_ips) }
-    };
+    let host_ips = || if host_ips.is_empty() { Err(SpecError::NoHostIp) } else { Ok(host_ips) };
     let spec = pod.spec_ref();
     match path {
         "metadata.name" => Ok(pod.name_ref().to_owned()),
@@ -224,8 +237,8 @@ fn field_value(
         "spec.serviceAccountName" => Ok(spec.service_account_name.clone().unwrap_or_default()),
         "status.hostIP" => host_ips().map(|ips| ips.first().cloned().unwrap_or_default()),
         "status.hostIPs" => host_ips().map(|ips| ips.join(",")),
-        "status.podIP" => Ok(context.pod_ips.first().cloned().unwrap_or_default()),
-        "status.podIPs" => Ok(context.pod_ips.join(",")),
+        "status.podIP" => Ok(pod_ips.first().cloned().unwrap_or_default()),
+        "status.podIPs" => Ok(pod_ips.join(",")),
         "spec.restartPolicy" | "spec.schedulerName" | "status.phase" => {
             Err(SpecError::FieldPath(path.to_owned()))
         }
@@ -233,8 +246,8 @@ fn field_value(
     }
 }
 
-/// The amount divided by the divisor, rounded up.
-fn resource_value(
+/// A container's amount divided by the divisor, rounded up, as the downward API shows it.
+pub(crate) fn resource_field(
     pod: &Pod,
     container: &Container,
     reference: &ResourceFieldSelector,

@@ -122,6 +122,11 @@ pub enum SpecError {
         /// The container.
         container: String,
     },
+    /// A capability that no kernel has.
+    #[error(
+        "unknown capability {0:?} in securityContext.capabilities; write a name of capabilities(7) without CAP_, such as NET_ADMIN"
+    )]
+    Capability(String),
     /// A seccomp profile of type Localhost without a file.
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
     SeccompLocalhost,

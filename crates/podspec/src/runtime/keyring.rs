@@ -115,6 +115,17 @@ impl Keyring {
         Ok(keyring)
     }
 
+    /// What a credential provider answered: user name and password by registry and path.
+    #[must_use]
+    pub fn from_provider(auth: BTreeMap<String, (String, String)>) -> Self {
+        let mut keyring = Self::default();
+        for (registry, (username, password)) in auth {
+            let credential = Credential { username, password, email: String::new(), source: None };
+            keyring.by_place.entry(place_key(&registry)).or_default().push(credential);
+        }
+        keyring
+    }
+
     /// The credentials to try for an image, the most specific place first; empty when there are none.
     #[must_use]
     pub fn lookup(&self, image: &ImageName) -> Vec<Credential> {
@@ -196,6 +207,14 @@ impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credential").field("source", &self.source).finish_non_exhaustive()
     }
+}
+
+/// Whether a credential provider is asked about an image: `pattern` is one of its `matchImages`, matched as registries are.
+#[must_use]
+pub fn matches_image(pattern: &str, image: &ImageName) -> bool {
+    let bare =
+        pattern.strip_prefix("https://").or_else(|| pattern.strip_prefix("http://")).unwrap_or(pattern);
+    Place::parse(bare).covers(&Place::parse(&image.repository()))
 }
 
 /// serde's own message may quote values, so only the position is kept.

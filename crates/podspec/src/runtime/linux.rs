@@ -1,6 +1,6 @@
-//! Linux resources of containers, sandboxes and pod cgroups.
+//! Linux resources of containers and sandboxes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use k8s_cri::v1::{HugepageLimit, LinuxContainerResources};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -19,82 +19,6 @@ use super::{
 /// OOM score of what must be killed last; 1000 + this is the lowest that a burstable container gets.
 const GUARANTEED_SCORE: i64 = -997;
 const BEST_EFFORT_SCORE: i64 = 1000;
-
-/// What a pod's own cgroup is set to (upstream's `ResourceConfigForPod`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodCgroupValues {
-    /// CPU shares.
-    pub cpu_shares: i64,
-    /// CFS quota and period in microseconds, where the pod's CPU is limited; a quota of -1 is none.
-    pub cpu_quota_and_period: Option<(i64, i64)>,
-    /// Memory limit in bytes, where the pod's memory is limited.
-    pub memory_limit: Option<i64>,
-    /// Limits in bytes by huge page size in bytes, for the sizes that the pod asks for.
-    pub huge_page_limits: BTreeMap<i64, i64>,
-    /// Further cgroup v2 files.
-    pub unified: BTreeMap<String, String>,
-}
-
-/// The values for a pod's own cgroup.
-#[must_use]
-pub fn pod_cgroup_values(pod: &Pod, node: &NodeSettings) -> PodCgroupValues {
-    let requests = pod_requests(pod, Overhead::Included);
-    let limits = pod_limits(pod, Overhead::Included);
-    let milli = |amount: Option<&Quantity>| amount.map_or(0, |amount| amount.milli());
-    let bytes = |amount: Option<&Quantity>| amount.map_or(0, |amount| amount.value());
-    // One container without a limit leaves the pod unlimited, unless the pod itself has one.
-    let limited = |name: &str| {
-        pod_level_limit(pod, name).is_some()
-            || pod
-                .all_containers()
-                .all(|(_, container)| limit(container, name).is_some_and(|limit| !limit.is_zero()))
-    };
-
-    let quota_and_period = match node.cfs_period_micros {
-        Some(period) => (milli_cpu_to_quota(milli(limits.get("cpu")), period), period),
-        None => (-1, super::CFS_PERIOD_MICROS),
-    };
-    let class = qos_class(pod);
-    let mut values = PodCgroupValues {
-        cpu_shares: milli_cpu_to_shares(milli(requests.get("cpu"))),
-        cpu_quota_and_period: Some(quota_and_period),
-        memory_limit: Some(bytes(limits.get("memory"))),
-        ..PodCgroupValues::default()
-    };
-    match class {
-        QosClass::Guaranteed => {}
-        QosClass::Burstable => {
-            values.cpu_quota_and_period = values.cpu_quota_and_period.filter(|_| limited("cpu"));
-            values.memory_limit = values.memory_limit.filter(|_| limited("memory"));
-        }
-        QosClass::BestEffort => {
-            values.cpu_shares = milli_cpu_to_shares(0);
-            values.cpu_quota_and_period = None;
-            values.memory_limit = None;
-        }
-    }
-    for (name, amount) in &requests {
-        if let Some(size) = huge_page_size(name) {
-            *values.huge_page_limits.entry(size).or_default() += amount.value();
-        }
-    }
-
-    if let Some(memory_qos) = node.memory_qos.filter(|_| node.cgroup_v2) {
-        let (request, limit) = (bytes(requests.get("memory")), bytes(limits.get("memory")));
-        if memory_qos.tiered_reservation && request > 0 {
-            let file = if class == QosClass::Guaranteed { "memory.min" } else { "memory.low" };
-            values.unified.insert(file.to_owned(), request.to_string());
-        }
-        if pod_level(pod).is_some()
-            && limited("memory")
-            && request != limit
-            && let Some(high) = memory_high(memory_qos, request, limit)
-        {
-            values.unified.insert("memory.high".to_owned(), high.to_string());
-        }
-    }
-    values
-}
 
 /// The `oom_score_adj` of a container: the higher, the sooner the kernel kills it when memory runs out.
 #[must_use]
@@ -229,7 +153,7 @@ fn hugepage_limits(pod: &Pod, container: &Container, node: &NodeSettings) -> Vec
 }
 
 /// Bytes of `hugepages-2Mi`.
-fn huge_page_size(name: &str) -> Option<i64> {
+pub(super) fn huge_page_size(name: &str) -> Option<i64> {
     Some(Quantity::parse(name.strip_prefix("hugepages-")?).ok()?.value())
 }
 
@@ -311,7 +235,7 @@ fn protect_memory(
 }
 
 /// `request + factor × (ceiling − request)`, down to a whole page.
-fn memory_high(memory_qos: MemoryQos, request: i64, ceiling: i64) -> Option<i64> {
+pub(super) fn memory_high(memory_qos: MemoryQos, request: i64, ceiling: i64) -> Option<i64> {
     let factor = memory_qos.throttling_factor?;
     if ceiling <= 0 || memory_qos.page_size <= 0 {
         return None;

@@ -10,8 +10,7 @@ use k8s_openapi::{
 };
 use mainstay_types::{ContainerKind, PodExt as _, Quantity, annotations};
 
-/// Amounts by resource name.
-pub type ResourceList = BTreeMap<String, Quantity>;
+pub use mainstay_types::ResourceList;
 
 /// The usual CFS period (100 ms).
 pub const CFS_PERIOD_MICROS: i64 = 100_000;

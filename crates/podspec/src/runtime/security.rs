@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use mainstay_types::PodExt as _;
 
-use super::{ContainerContext, ImageUser, SpecError, pod_description};
+use super::{ContainerContext, ImageUser, SpecError, capabilities, pod_description};
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
@@ -50,6 +50,7 @@ pub(super) fn container_security(
         // An image that says nothing runs as root.
         (None, None) => (Some(0), String::new()),
     };
+    own.capabilities.as_ref().map_or(Ok(()), capabilities::check)?;
     let (apparmor, apparmor_profile) = apparmor(pod, container)?;
     let mut groups = Vec::new();
     if let Some(of_pod) = of_pod {

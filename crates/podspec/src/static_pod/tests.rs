@@ -8,6 +8,7 @@ const FILE: StaticPodPlace<'static> = StaticPodPlace {
     source: PodSource::File,
     origin: "/etc/kubernetes/manifests/web.yaml",
     api_server: false,
+    gates: PodGates::DEFAULT,
 };
 
 fn pod(value: Value) -> Pod {
@@ -70,7 +71,7 @@ fn uid_vectors() {
         "metadata": {"name": "odd", "annotations": {"text": "a\"b\\c\n\u{7f}ä\u{1f600}", "": "", "B": "b", "a": "a"}},
         "spec": {"containers": [null, 1, -1, 1.0, 0.5, -0.0, 1e3, 1e21, 18_446_744_073_709_551_615_u64, true, [], {}]},
     });
-    let place = |node_name, source, origin| StaticPodPlace { node_name, source, origin, api_server: false };
+    let place = |node_name, source, origin| StaticPodPlace { node_name, source, origin, ..FILE };
     for (name, raw, place, expected) in [
         (
             "file",

@@ -535,6 +535,34 @@ fn warnings() {
 }
 
 #[test]
+fn what_can_never_work_is_warned_of() {
+    let mut value = base();
+    let probe = |port: Value| json!({"httpGet": {"path": "/", "port": port}});
+    merge(
+        &mut value,
+        with_container(json!({
+            "ports": [{"name": "web", "containerPort": 80}],
+            "securityContext": {"capabilities": {"add": ["NET_ADMIN", "FLY"]}},
+            "livenessProbe": probe(json!("web")),
+            "readinessProbe": probe(json!("wbe")),
+            "startupProbe": probe(json!(80)),
+            "lifecycle": {"preStop": {"httpGet": {"port": "other"}}},
+        })),
+    );
+    let mut pod: Pod = serde_json::from_value(value).unwrap();
+    default_pod(&mut pod);
+    assert!(validate_pod(&pod).is_empty(), "the API server takes it");
+    let warnings = pod_warnings(&pod);
+    let [capability, readiness, hook] = warnings.as_slice() else { panic!("{warnings:#?}") };
+    assert!(
+        capability.starts_with("spec.containers[0].securityContext.capabilities: \"FLY\""),
+        "{capability}"
+    );
+    assert!(readiness.starts_with("spec.containers[0].readinessProbe.httpGet.port:"), "{readiness}");
+    assert!(hook.starts_with("spec.containers[0].lifecycle.preStop.httpGet.port:"), "{hook}");
+}
+
+#[test]
 fn config_maps_and_secrets() {
     let config_map = |value: Value| {
         let mut object: ConfigMap = serde_json::from_value(value).unwrap();

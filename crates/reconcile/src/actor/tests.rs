@@ -1,11 +1,12 @@
 use mainstay_podspec::runtime::NodeSettings;
+use mainstay_policy::{NodeFacts, Sysctls};
 use mainstay_types::{
     ContainerPhase, EventSink, FullName, ObservedContainer, ObservedSandbox, RuntimeHealth,
 };
 use serde_json::json;
 
 use super::*;
-use crate::PullLimits;
+use crate::{PullLimits, pod::tests::desired_from_file};
 
 fn finished(read_at: Instant) -> ObservedState {
     let now = Timestamp::now();
@@ -27,6 +28,9 @@ fn finished(read_at: Instant) -> ObservedState {
         log_path: "".into(),
         user: None,
         termination_grace_seconds: None,
+        pre_stop: None,
+        oom_killed: false,
+        stop_signal: None,
     };
     let sandbox = ObservedSandbox {
         id: "s0".into(),
@@ -48,6 +52,7 @@ fn finished(read_at: Instant) -> ObservedState {
         generation: 1,
         listed_at: Some(read_at),
         pods: [(PodUid::from("u1"), Arc::new(pod))].into(),
+        silent: HashMap::new(),
         runtime: Arc::new(RuntimeHealth { name: "test".into(), reachable: true, ..RuntimeHealth::default() }),
     }
 }
@@ -58,43 +63,69 @@ fn desired(synced: bool) -> DesiredState {
         "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]},
     }))
     .unwrap();
-    let pod = DesiredPod {
-        uid: "u1".into(),
-        full_name: FullName::new("default", "p"),
-        pod: Arc::new(pod),
-        source: PodSource::File,
-        origin: "".into(),
-        terminate: None,
-    };
+    let pod = desired_from_file(pod);
     let pods = Arc::new([(PodUid::from("u1"), Arc::new(pod))].into());
     DesiredState { generation: 1, synced, pods, ..DesiredState::default() }
+}
+
+fn devices(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_devices::Devices {
+    let config = mainstay_devices::DevicesConfig {
+        directory: dir.join("device-plugins"),
+        assignments: watch::channel(Arc::default()).0,
+        patience: mainstay_devices::Patience::default(),
+    };
+    mainstay_devices::start(config, tasks).unwrap().0
+}
+
+/// A node without a runtime, and what it wishes to be read.
+fn node(dir: &std::path::Path, tasks: &TaskGroup) -> (ReconcileConfig, mpsc::Receiver<ReadWish>) {
+    let (refresh, wishes) = mpsc::channel(16);
+    let (events, _receiver) = EventSink::bounded(16);
+    let config = ReconcileConfig {
+        cri: mainstay_cri::Cri::new("unix:///nonexistent.sock", None, Duration::from_secs(1)).unwrap(),
+        refresh,
+        counters: Arc::default(),
+        events,
+        node: NodeSettings { root_dir: dir.to_owned(), ..NodeSettings::default() },
+        admission: NodeFacts {
+            name: "node".into(),
+            resources: Arc::default(),
+            taints: Vec::new(),
+            sysctls: Sysctls::default(),
+            app_armor: false,
+            pod_level_resources: true,
+            pressure: mainstay_types::NodePressure::default(),
+        },
+        pressure: tokio::sync::watch::channel(mainstay_types::NodePressure::default()).1,
+        devices: devices(dir, tasks),
+        addresses: watch::channel(Arc::from([])).1,
+        resolv_conf: None,
+        cluster_dns: Vec::new(),
+        cgroups: None,
+        container_log_links: dir.join("links"),
+        volume_jobs: mainstay_volume::Jobs::default(),
+        credential_providers: Vec::new(),
+        pulls: PullLimits { parallel: None, per_second: 0, burst: 0 },
+        max_restart_period: Duration::from_secs(300),
+        sync_frequency: Duration::from_secs(60),
+        ownership: Ownership::OnlyOurs,
+        heartbeat: Heartbeat::default(),
+        id_pool: crate::IdPool::default(),
+    };
+    (config, wishes)
 }
 
 /// Runs the actor on a pod that has finished, with an observer that answers every wish, until it has settled.
 async fn settle(synced: bool) -> (TaskGroup, Heartbeat, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let tasks = TaskGroup::new();
-    let (refresh, mut wishes) = mpsc::channel(16);
-    let (events, _receiver) = EventSink::bounded(16);
-    let heartbeat = Heartbeat::default();
-    let config = ReconcileConfig {
-        cri: mainstay_cri::Cri::new("unix:///nonexistent.sock", None, Duration::from_secs(1)).unwrap(),
-        refresh,
-        events,
-        node: NodeSettings { root_dir: dir.path().to_owned(), ..NodeSettings::default() },
-        host_resolv: None,
-        cluster_dns: Vec::new(),
-        cgroups: None,
-        container_log_links: dir.path().join("links"),
-        pulls: PullLimits { parallel: None, per_second: 0, burst: 0 },
-        max_restart_period: Duration::from_secs(300),
-        sync_frequency: Duration::from_secs(60),
-        ownership: Ownership::OnlyOurs,
-        heartbeat: heartbeat.clone(),
-    };
+    let (config, mut wishes) = node(dir.path(), &tasks);
+    let heartbeat = config.heartbeat.clone();
     let (_keep, wanted) = watch::channel(Arc::new(desired(synced)));
     let (seen, observed) = watch::channel(Arc::new(finished(Instant::now())));
-    let (mut outcomes, _) = start(config, wanted, observed, &tasks).unwrap();
+    // Kept: a channel that ends ends the actor.
+    let (_probe_writer, probes) = watch::channel(ProbeResults::default());
+    let (mut outcomes, _) = start(config, wanted, observed, probes, &tasks).unwrap();
     tasks.spawn("observer", async move {
         let _keep = _keep;
         while wishes.recv().await.is_some() {
@@ -102,7 +133,7 @@ async fn settle(synced: bool) -> (TaskGroup, Heartbeat, tempfile::TempDir) {
         }
     });
     let rest = outcomes.wait_for(|o| o.pods.values().any(|pod| pod.stage == PodStage::Terminated));
-    tokio::time::timeout(Duration::from_secs(10), rest).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), rest).await.unwrap().unwrap();
     (tasks, heartbeat, dir)
 }
 
@@ -122,4 +153,36 @@ async fn a_finished_pod_keeps_nobody_awake() {
 async fn a_source_that_does_not_deliver_holds_up_no_pod_of_another() {
     let (tasks, _, _dir) = settle(false).await;
     tasks.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_was_going_when_mainstay_ended_goes_on_going_whatever_is_heard_of_first() {
+    let mut wanted = desired(true);
+    let going = wanted.pods.values().next().unwrap().clone();
+    wanted.pods = Arc::default();
+    let wanted = Arc::new(wanted);
+    // Which of two news is heard of first is left to chance.
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let before = TaskGroup::new();
+        let mut memory = PodMemory::new(Timestamp::now());
+        memory.deletion = Some(mainstay_types::Deletion { since: Timestamp::now(), grace_seconds: 1 });
+        Records::open(dir.path(), &before).unwrap().records.keep(&going, &memory);
+        before.drain(Duration::from_secs(10)).await;
+
+        let tasks = TaskGroup::new();
+        let (config, mut wishes) = node(dir.path(), &tasks);
+        let (_sources, desired) = watch::channel(Arc::clone(&wanted));
+        let reading = finished(Instant::now());
+        let (seen, observed) = watch::channel(Arc::new(reading.clone()));
+        let (_probe_writer, probes) = watch::channel(ProbeResults::default());
+        let (_outcomes, problems) = start(config, desired, observed, probes, &tasks).unwrap();
+        assert_eq!(problems, Vec::<String>::new());
+        // Another reading, with nothing new about the pod.
+        seen.send_replace(Arc::new(reading));
+        // Having tried to remove it, the actor wishes to know what is left.
+        let wish = tokio::time::timeout(Duration::from_secs(60), wishes.recv()).await;
+        assert_eq!(wish.expect("nothing was done about the pod").unwrap().uid, going.uid);
+        tasks.drain(Duration::from_secs(5)).await;
+    }
 }

@@ -299,3 +299,32 @@ async fn a_follower_ends_when_the_pod_is_gone_and_at_shutdown() {
     assert!(drained.aborted.is_empty(), "{drained:?}");
     assert_eq!(end, None);
 }
+
+/// A client that takes nothing holds up nobody, is not fed ahead, and finds everything when it reads on.
+#[tokio::test]
+async fn a_slow_follower_gets_every_line_and_holds_up_nobody() {
+    const LINES: usize = 60_000;
+    let (fixture, log) = logging(false);
+    let text: String = (0..LINES).map(|n| format!("{AT} stdout F line {n} {}\n", "x".repeat(60))).collect();
+    fs::write(&log, text).unwrap();
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        slow.push(fixture.open("/containerLogs/default/web/c?follow=true").await);
+    }
+    // More of them than threads that read logs; each has stopped reading, and so has what reads for it.
+    for _ in 0..3 {
+        let reply = fixture.get("/containerLogs/default/web/c?tailLines=1").await;
+        assert!(reply.body.starts_with(&format!("line {} ", LINES - 1)), "{:.80}", reply.body);
+    }
+    append_log(&log, "the last");
+    publish_running(&fixture, &log, ContainerPhase::Exited, 2);
+    let mut stream = slow.swap_remove(0);
+    let mut seen = String::new();
+    while let Some(chunk) = stream.chunk().await {
+        seen.push_str(&chunk);
+    }
+    assert_eq!(seen.lines().count(), LINES + 1);
+    let numbers = seen.lines().take(LINES).enumerate();
+    assert!(numbers.into_iter().all(|(n, line)| line.starts_with(&format!("line {n} "))), "in order");
+    assert!(seen.ends_with("\nthe last\n"));
+}

@@ -7,10 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 fn config(socket: PathBuf) -> ServerConfig {
     ServerConfig {
         socket,
+        secure: None,
         read_only: None,
         healthz: None,
         sync_frequency: Duration::from_secs(60),
         split_log_streams: false,
+        switches: Default::default(),
+        acting: None,
+        node_logs: Default::default(),
+        host: Default::default(),
     }
 }
 
@@ -87,7 +92,22 @@ async fn a_busy_healthz_port_is_tried_again() {
     let tasks = TaskGroup::new();
     let events = start_events(EventStoreConfig::new("n".into()), EventSink::bounded(1).1, &tasks);
     bound.serve(
-        ServerState { snapshot: watch::channel(None).1, events, heartbeat: Heartbeat::default() },
+        ServerState {
+            snapshot: watch::channel(None).1,
+            events,
+            assignments: tokio::sync::watch::channel(Arc::default()).1,
+            heartbeat: Heartbeat::default(),
+            samples: tokio::sync::watch::channel(Arc::default()).1,
+            probes: Default::default(),
+            disks: Default::default(),
+            work: Default::default(),
+            facts: Default::default(),
+            calls: Default::default(),
+            event_counts: Default::default(),
+            counters: Default::default(),
+            process_start: jiff::Timestamp::UNIX_EPOCH,
+            process: Default::default(),
+        },
         &tasks,
     );
     drop(busy);

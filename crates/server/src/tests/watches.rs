@@ -18,7 +18,7 @@ async fn a_watch_tells_all_pods_then_what_changes() {
     }
     let (kind, object) = stream.event().await;
     assert_eq!(kind, "BOOKMARK");
-    assert_eq!(object["metadata"]["resourceVersion"], "1");
+    assert_eq!(object["metadata"]["resourceVersion"], "1", "the process of the fixture began at second 0");
     assert_eq!(object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
 
     // Only what changed: db keeps its view, web gets a new one, cache comes, and a new view with equal bytes is nothing.
@@ -99,7 +99,7 @@ async fn events_are_watched_from_a_number_on() {
             field_path: Some("spec.containers{c}".into()),
         },
         kind: EventKind::Warning,
-        reason: "BackOff",
+        reason: "BackOff".into(),
         message: message.into(),
         time: Timestamp::from_second(1_700_000_000).unwrap(),
     };
@@ -119,4 +119,66 @@ async fn events_are_watched_from_a_number_on() {
     let mut late = fixture.open("/mainstay/v1/events?watch=true&after=2").await;
     assert_eq!(late.event().await.1["sequence"], 3);
     assert_eq!(late.event().await.0, "BOOKMARK");
+}
+
+/// A pod with a label.
+fn labelled(name: &str, app: &str, message: &str) -> Arc<PodView> {
+    view(
+        json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": {"app": app}},
+            "spec": {"containers": [{"name": "c"}]},
+            "status": {"message": message},
+        }),
+        None,
+    )
+}
+
+#[tokio::test]
+async fn a_resumed_watch_tells_what_happened_to_the_selected_pods() {
+    let fixture = Fixture::start();
+    let before = vec![
+        labelled("leaves", "a", ""),
+        labelled("goes", "a", ""),
+        labelled("stays", "a", ""),
+        labelled("changes", "a", "1"),
+        labelled("enters", "b", ""),
+        labelled("other", "b", ""),
+    ];
+    fixture.publish(snapshot(7, before, vec![]));
+    let mut stream = fixture.open("/pods?watch=1&labelSelector=app%3Da").await;
+    let mut version = None;
+    while version.is_none() {
+        let (kind, object) = stream.event().await;
+        if kind == "BOOKMARK" {
+            version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        }
+    }
+    drop(stream);
+    let version = version.unwrap();
+    let after = vec![
+        labelled("leaves", "b", ""),
+        labelled("stays", "a", ""),
+        labelled("changes", "a", "2"),
+        labelled("enters", "a", ""),
+    ];
+    fixture.publish(snapshot(8, after, vec![]));
+    let mut stream =
+        fixture.open(&format!("/pods?watch=1&labelSelector=app%3Da&resourceVersion={version}")).await;
+    let mut told = Vec::new();
+    loop {
+        let (kind, object) = stream.event().await;
+        if kind == "BOOKMARK" {
+            break;
+        }
+        told.push(format!("{kind} {}", object["metadata"]["name"].as_str().unwrap()));
+    }
+    told.sort();
+    assert_eq!(told, ["ADDED enters", "DELETED goes", "DELETED leaves", "MODIFIED changes"]);
+
+    // Who watched these cannot go on with others: what was told of them then is not known.
+    for selector in ["", "&labelSelector=app%3Db"] {
+        let reply = fixture.get(&format!("/pods?watch=1{selector}&resourceVersion={version}")).await;
+        assert_eq!(reply.status, 410, "{selector}: {reply:?}");
+        assert!(reply.body.contains("watch again without resourceVersion"), "{reply:?}");
+    }
 }

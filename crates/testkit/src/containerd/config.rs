@@ -1,7 +1,7 @@
 //! The configuration files of a private containerd.
 
 use super::Flavor;
-use crate::PAUSE;
+use crate::{CgroupDriver, PAUSE};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -13,6 +13,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) cni_bin_dir: &'a Path,
     /// Whether the kernel lets this process lower `oom_score_adj` (CAP_SYS_RESOURCE).
     pub(crate) may_lower_oom_score: bool,
+    pub(crate) driver: CgroupDriver,
+    pub(crate) runc: &'a Path,
 }
 
 impl Settings<'_> {
@@ -37,7 +39,12 @@ impl Settings<'_> {
     fn runc_options(&self) -> String {
         // runc's own state and the network namespaces live below the instance's directory as well: nothing of
         // it may meet the machine's containerd in /run.
-        format!("Root = {}\nSystemdCgroup = false\n", quoted(self.dir.join("state/runc").display()))
+        format!(
+            "BinaryName = {runc}\nRoot = {root}\nSystemdCgroup = {systemd}\n",
+            runc = quoted(self.runc.display()),
+            root = quoted(self.dir.join("state/runc").display()),
+            systemd = self.driver == CgroupDriver::Systemd,
+        )
     }
 
     fn runtime_switches(&self) -> String {

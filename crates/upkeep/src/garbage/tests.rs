@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_types::{DesiredState, FullName, ObservedContainer, ObservedSandbox, ObservedState, PodView};
+use mainstay_types::{DesiredState, FullName, ObservedSandbox, ObservedState, PodView};
 
 use super::*;
 
@@ -30,6 +30,9 @@ fn container(id: &str, name: &str, sandbox: &str, phase: ContainerPhase, age: i6
         log_path: "".into(),
         user: None,
         termination_grace_seconds: None,
+        pre_stop: None,
+        oom_killed: false,
+        stop_signal: None,
     }
 }
 
@@ -57,9 +60,12 @@ fn removals(sandboxes: Vec<ObservedSandbox>, containers: Vec<ObservedContainer>,
         uid: "u".into(),
         full_name: FullName::new("default", "p"),
         pod: Arc::new(Pod::default()),
+        status: Arc::default(),
         json: bytes::Bytes::new(),
         observed: Some(Arc::new(observed)),
         origin: "".into(),
+        source: mainstay_types::PodSource::File,
+        stage: mainstay_types::PodStage::Syncing,
     };
     let snapshot = NodeSnapshot::new(
         1,
@@ -78,7 +84,7 @@ fn removals(sandboxes: Vec<ObservedSandbox>, containers: Vec<ObservedContainer>,
 }
 
 #[test]
-fn one_dead_instance_stays_beside_the_newest() {
+fn one_dead_instance_stays() {
     use ContainerPhase::{Exited, Running};
     let containers = || {
         vec![
@@ -95,6 +101,25 @@ fn one_dead_instance_stays_beside_the_newest() {
     assert_eq!(one(Keep { per_container: -1, ..Keep::default() }), [""; 0]);
     assert_eq!(one(Keep { per_container: 2, in_all: 1, ..Keep::default() }), ["a0", "a1"]);
     assert_eq!(one(Keep { min_age: Duration::from_secs(25), ..Keep::default() }), ["a0"]);
+    let dead = || containers().into_iter().skip(1).collect();
+    let none = |keep| removals(vec![sandbox("s", 0, true)], dead(), keep);
+    assert_eq!(none(Keep::default()), ["a1", "a0"], "the newest is the dead one that is kept");
+    assert_eq!(
+        none(Keep { per_container: 0, ..Keep::default() }),
+        ["a1", "a0"],
+        "what tells of the container"
+    );
+    assert_eq!(none(Keep { per_container: 2, ..Keep::default() }), ["a0"]);
+    let future = vec![
+        container("a2", "a", "s", Running, 1),
+        container("a1", "a", "s", Exited, -100),
+        container("a0", "a", "s", Exited, -200),
+    ];
+    assert_eq!(
+        removals(vec![sandbox("s", 0, true)], future, Keep::default()),
+        ["a0"],
+        "the clock was set back"
+    );
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn the_container_overrides_the_pod() {
     );
 
     let own = "runAsUser: 7, runAsGroup: 8, seLinuxOptions: {level: own}, privileged: true, readOnlyRootFilesystem: true,
-               allowPrivilegeEscalation: false, capabilities: {add: [CAP_X, NET_ADMIN], drop: [ALL]}, procMount: Unmasked";
+               allowPrivilegeEscalation: false, capabilities: {add: [CAP_BPF, NET_ADMIN], drop: [ALL]}, procMount: Unmasked";
     let own = security(&spec.replace("OWN", own), |_| {}).unwrap();
     assert_eq!((own.run_as_user.unwrap().value, own.run_as_group.unwrap().value), (7, 8));
     assert_eq!(own.selinux_options.unwrap().level, "own");
@@ -106,7 +106,7 @@ fn the_container_overrides_the_pod() {
     let capabilities = own.capabilities.unwrap();
     assert_eq!(
         (capabilities.add_capabilities.join(" "), capabilities.drop_capabilities.join(" ")),
-        ("CAP_X NET_ADMIN".to_owned(), "ALL".to_owned())
+        ("CAP_BPF NET_ADMIN".to_owned(), "ALL".to_owned())
     );
     assert_eq!((own.masked_paths.len(), own.readonly_paths.len()), (0, 0));
 }

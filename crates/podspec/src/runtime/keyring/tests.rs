@@ -180,3 +180,23 @@ fn record_hashes() {
     // sha256sum of {"username":"u","password":"p\u003cw"}
     assert_eq!(found[0].hash(), "9bbf0406ef5bc1bbff8d32d4b4f1208f754ab24e6dbe52f001f23626f1db1a6d");
 }
+
+#[test]
+fn a_provider_is_asked_about_the_images_of_its_patterns() {
+    for (pattern, image, expected) in [
+        ("*.example.com", "a.example.com/team/app", true),
+        ("*.example.com", "example.com/team/app", false),
+        ("*.*.example.com", "a.b.example.com/app", true),
+        ("a.example.com/team", "a.example.com/team/app", true),
+        ("a.example.com/team", "a.example.com/other/app", false),
+        ("a.example.com:5000", "a.example.com/app", false),
+        ("https://a.example.com:5000", "a.example.com:5000/app:1", true),
+        ("docker.io", "nginx", true),
+    ] {
+        let name = ImageName::parse(image).unwrap();
+        assert_eq!(matches_image(pattern, &name), expected, "{pattern} {image}");
+    }
+    let answer = [("*.example.com".to_owned(), ("u".to_owned(), "p".to_owned()))].into();
+    let found = Keyring::from_provider(answer).lookup(&ImageName::parse("a.example.com/app").unwrap());
+    assert_eq!(found.iter().map(|it| it.auth_config().username).collect::<Vec<_>>(), ["u"]);
+}

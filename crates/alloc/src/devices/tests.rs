@@ -1,0 +1,207 @@
+use k8s_openapi::api::core::v1::Pod;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const RESOURCE: &str = "example.com/dev";
+
+fn resource() -> Arc<str> {
+    RESOURCE.into()
+}
+
+fn devices(ids: &[(&str, bool)]) -> Devices {
+    ids.iter().map(|(id, healthy)| ((*id).into(), Device { healthy: *healthy, nodes: Vec::new() })).collect()
+}
+
+fn ledger(ids: &[(&str, bool)]) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.serve(&resource());
+    ledger.list(&resource(), devices(ids));
+    ledger
+}
+
+/// Containers by name, list and how many devices each asks for.
+fn pod(uid: &str, containers: &[(&str, &str, u32)]) -> Pod {
+    let of = |list: &str| -> Vec<_> {
+        let wanted = containers
+            .iter()
+            .filter(|(_, kind, _)| if list == "app" { *kind == "app" } else { *kind != "app" });
+        wanted
+            .map(|(name, kind, count)| {
+                let mut container =
+                    json!({"name": name, "resources": {"limits": {RESOURCE: count.to_string(), "cpu": "1"}}});
+                if *kind == "sidecar" {
+                    container["restartPolicy"] = "Always".into();
+                }
+                container
+            })
+            .collect()
+    };
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid, "name": uid},
+        "spec": {"initContainers": of("init"), "containers": of("app")},
+    }))
+    .unwrap()
+}
+
+/// All that a pod asks for, one container after the other, as admission does it.
+fn admit(ledger: &mut Ledger, pod: &Pod) -> Result<Vec<Vec<String>>, AskError> {
+    let mut all = Vec::new();
+    for ask in asks(pod) {
+        let taken = ledger.take(&ask, &[])?;
+        if !taken.is_empty() {
+            assert!(ledger.confirm(&ask, vec![1]));
+        }
+        all.push(taken.iter().map(ToString::to_string).collect());
+    }
+    Ok(all)
+}
+
+#[test]
+fn what_is_asked_for_is_given_and_kept() {
+    let mut ledger = ledger(&[("a", true), ("b", false), ("c", true)]);
+    let first = pod("p", &[("main", "app", 1)]);
+    assert_eq!(admit(&mut ledger, &first).unwrap(), [["a"]]);
+    assert_eq!(admit(&mut ledger, &first).unwrap(), [Vec::<String>::new()], "it has it already");
+    let error = admit(&mut ledger, &pod("q", &[("main", "app", 2)])).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "requested number of devices unavailable for example.com/dev. Requested: 2, Available: 1"
+    );
+    assert_eq!(admit(&mut ledger, &pod("q", &[("main", "app", 1)])).unwrap(), [["c"]]);
+    let error = admit(&mut ledger, &pod("p", &[("main", "app", 2)])).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        r#"pod "p" container "main" changed request for resource "example.com/dev" from 1 to 2"#
+    );
+    assert!(ledger.release("p") && !ledger.release("p"));
+    assert_eq!(admit(&mut ledger, &pod("r", &[("main", "app", 1)])).unwrap(), [["a"]]);
+    assert!(ledger.keep_only(|uid| uid == "q"));
+    assert_eq!(ledger.holders().collect::<Vec<_>>(), ["q"]);
+}
+
+#[test]
+fn who_offers_nothing_gives_nothing() {
+    let mut ledger = ledger(&[("a", false)]);
+    let wants = pod("p", &[("main", "app", 1)]);
+    let error = |ledger: &mut Ledger| admit(ledger, &wants).unwrap_err().to_string();
+    assert_eq!(
+        error(&mut ledger),
+        "no healthy devices present; cannot allocate unhealthy devices example.com/dev"
+    );
+    ledger.orphan(RESOURCE);
+    assert_eq!(error(&mut ledger), "cannot allocate unregistered device example.com/dev");
+    assert!(ledger.expire(RESOURCE) && !ledger.expire(RESOURCE));
+    assert_eq!(error(&mut ledger), "cannot allocate unregistered device example.com/dev");
+    let mut nobody = Ledger::default();
+    assert_eq!(admit(&mut nobody, &wants).unwrap(), [Vec::<String>::new()], "not a resource of devices");
+}
+
+#[test]
+fn amounts_follow_health_and_plugins() {
+    let mut ledger = ledger(&[("a", true), ("b", true), ("c", false), ("d", false)]);
+    let amount = |ledger: &Ledger| {
+        let all = ledger.amounts();
+        let of = all.amounts[RESOURCE];
+        (of.allocatable, of.capacity, all.awaited.len())
+    };
+    assert_eq!(amount(&ledger), (2, 4, 0));
+    ledger.list(&resource(), devices(&[("a", true), ("b", true), ("c", false)]));
+    assert_eq!(amount(&ledger), (2, 3, 0), "an unhealthy one less");
+    ledger.list(&resource(), devices(&[("a", true), ("c", false)]));
+    assert_eq!(amount(&ledger), (1, 2, 0), "a healthy one less");
+    ledger.orphan(RESOURCE);
+    assert_eq!(amount(&ledger), (0, 2, 0), "its plugin has gone");
+    ledger.expire(RESOURCE);
+    assert_eq!(amount(&ledger), (0, 0, 0), "for long");
+    let again = Ledger::from_text(&ledger.to_text()).unwrap();
+    assert!(again.amounts().amounts.is_empty(), "given up");
+    ledger.list(&resource(), devices(&[("a", true)]));
+    let again = Ledger::from_text(&ledger.to_text()).unwrap();
+    assert_eq!(amount(&again), (0, 0, 1), "after a restart it is known, and how many is not");
+}
+
+#[test]
+fn init_containers_leave_their_devices_and_sidecars_do_not() {
+    let mut ledger = ledger(&[("a", true), ("b", true), ("c", true)]);
+    let given =
+        admit(&mut ledger, &pod("p", &[("init", "init", 1), ("side", "sidecar", 1), ("main", "app", 1)]));
+    assert_eq!(given.unwrap(), [["a"], ["a"], ["b"]]);
+    assert_eq!(admit(&mut ledger, &pod("q", &[("main", "app", 1)])).unwrap(), [["c"]]);
+    ledger.keep_only(|_| false);
+    let given = admit(&mut ledger, &pod("p", &[("one", "init", 2), ("two", "init", 1), ("main", "app", 3)]));
+    assert_eq!(given.unwrap(), [&["a", "b"][..], &["a"], &["a", "b", "c"]]);
+}
+
+#[test]
+fn advice_is_advice() {
+    let mut ledger = ledger(&[("a", true), ("b", true), ("c", true), ("d", true)]);
+    let init = pod("p", &[("init", "init", 2), ("main", "app", 4)]);
+    let asks = asks(&init);
+    ledger.take(&asks[0], &["c".into(), "foreign".into(), "d".into()]).unwrap();
+    ledger.confirm(&asks[0], Vec::new());
+    let choice = ledger.look(&asks[1]).unwrap().unwrap();
+    assert_eq!(
+        (choice.chosen, choice.free, choice.missing),
+        (vec!["c".into(), "d".into()], vec!["a".into(), "b".into()], 2)
+    );
+    let short = ledger.take(&asks[1], &["b".into(), "foreign".into()]).unwrap();
+    assert_eq!(short, ["c".into(), "d".into(), "b".into(), "a".into()].to_vec() as Vec<Arc<str>>);
+}
+
+#[test]
+fn what_a_plugin_refuses_is_free_again_and_not_in_the_file() {
+    let mut ledger = ledger(&[("a", true)]);
+    let wants = pod("p", &[("main", "app", 1)]);
+    let ask = &asks(&wants)[0];
+    ledger.take(ask, &[]).unwrap();
+    assert_eq!(ledger.held().count(), 0, "not confirmed");
+    let error = ledger.take(&asks(&pod("q", &[("main", "app", 1)]))[0], &[]).unwrap_err();
+    assert!(matches!(error, AskError::TooFew { available: 0, .. }), "{error}");
+    ledger.give_back(ask);
+    assert_eq!(ledger.holders().count(), 0);
+    assert_eq!(admit(&mut ledger, &wants).unwrap(), [["a"]]);
+    ledger.give_back(ask);
+    assert_eq!(ledger.holders().count(), 1, "what was confirmed is only released");
+}
+
+proptest! {
+    /// Any order of admissions, ends, changes of health and restarts: no device has two pods, and all come back.
+    #[test]
+    fn nothing_is_lost(steps in proptest::collection::vec((0_u8..5, 0_u32..4, 0_u32..4, 0_u8..10), 1..60)) {
+        let all: Vec<(String, bool)> = (0..6).map(|id| (format!("d{id}"), true)).collect();
+        let full = |sick: u32| -> Devices {
+            all.iter().enumerate().map(|(at, (id, _))| (id.as_str().into(), Device { healthy: Some(at) != usize::try_from(sick).ok(), nodes: Vec::new() })).collect()
+        };
+        let mut ledger = Ledger::default();
+        ledger.list(&resource(), full(9));
+        for (uid, init, app, what) in steps {
+            let uid = format!("p{uid}");
+            match what {
+                0 => { ledger.release(&uid); }
+                1 => {
+                    ledger = Ledger::from_text(&ledger.to_text()).unwrap();
+                    ledger.list(&resource(), full(9));
+                }
+                2 => ledger.list(&resource(), full(init)),
+                3 => ledger.orphan(RESOURCE),
+                _ => {
+                    let wants = pod(&uid, &[("i", "init", init), ("a", "app", app), ("b", "app", 1)]);
+                    if admit(&mut ledger, &wants).is_err() {
+                        ledger.release(&uid);
+                    }
+                }
+            }
+            let mut owners: BTreeMap<Arc<str>, &str> = BTreeMap::new();
+            for (uid, _, _, held) in ledger.held() {
+                for id in held.devices.keys() {
+                    prop_assert_eq!(*owners.entry(Arc::clone(id)).or_insert(uid), uid, "one pod each");
+                }
+            }
+        }
+        ledger.keep_only(|_| false);
+        ledger.list(&resource(), full(9));
+        prop_assert_eq!(admit(&mut ledger, &pod("last", &[("a", "app", 6)])).unwrap()[0].len(), 6);
+    }
+}

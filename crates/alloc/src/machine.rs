@@ -1,0 +1,77 @@
+//! Where each CPU is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::CpuSet;
+
+/// Where one CPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// The lowest CPU of its core, which is unique over sockets.
+    pub core: u32,
+    /// Socket.
+    pub socket: u32,
+    /// NUMA node.
+    pub node: u32,
+    /// The last cache that some cores share; the socket where there is none.
+    pub cache: u32,
+}
+
+/// The CPUs of a machine that are online.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    cpus: BTreeMap<u32, Cpu>,
+}
+
+impl Machine {
+    /// From where each CPU is, by number.
+    #[must_use]
+    pub fn new(cpus: BTreeMap<u32, Cpu>) -> Self {
+        Self { cpus }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> CpuSet {
+        self.cpus.keys().copied().collect()
+    }
+
+    /// Where a CPU is.
+    #[must_use]
+    pub fn cpu(&self, cpu: u32) -> Option<&Cpu> {
+        self.cpus.get(&cpu)
+    }
+
+    fn count(&self, of: impl Fn(&Cpu) -> u32) -> usize {
+        self.cpus.values().map(of).collect::<BTreeSet<_>>().len()
+    }
+
+    /// How many sockets.
+    #[must_use]
+    pub fn sockets(&self) -> usize {
+        self.count(|cpu| cpu.socket)
+    }
+
+    /// How many NUMA nodes.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.count(|cpu| cpu.node)
+    }
+
+    /// CPUs of a core, on the average of whole numbers; 1 of an empty machine.
+    #[must_use]
+    pub fn cpus_per_core(&self) -> usize {
+        (self.cpus.len().checked_div(self.count(|cpu| cpu.core)).unwrap_or(1)).max(1)
+    }
+
+    /// CPUs of a cache, likewise.
+    #[must_use]
+    pub fn cpus_per_cache(&self) -> usize {
+        (self.cpus.len().checked_div(self.count(|cpu| cpu.cache)).unwrap_or(1)).max(1)
+    }
+
+    /// Those of a set that are where `of` says.
+    pub(crate) fn within(&self, set: &CpuSet, of: impl Fn(&Cpu) -> bool) -> CpuSet {
+        set.iter().filter(|cpu| self.cpu(*cpu).is_some_and(&of)).collect()
+    }
+}

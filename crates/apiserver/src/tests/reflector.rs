@@ -1,0 +1,120 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::server::{Options, Server, json as answer, pieces, text};
+use crate::{Change, Reflected, reflect};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn pod(name: &str, version: u32) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "resourceVersion": version.to_string() } })
+}
+
+fn event(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({ "type": kind, "object": object }))
+}
+
+fn list(version: u32, pods: &[Value]) -> http::Response<super::server::Body> {
+    answer(
+        200,
+        &json!({ "kind": "PodList", "apiVersion": "v1", "metadata": { "resourceVersion": version.to_string() }, "items": pods }),
+    )
+}
+
+fn words(change: Change<Pod>) -> String {
+    let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
+    match change {
+        Change::Listed(list) => {
+            format!("listed {}", list.items.iter().map(name).collect::<Vec<_>>().join(","))
+        }
+        Change::Unreadable(pod) => format!("unreadable {}", pod.name),
+        Change::Applied(pod) => format!("applied {}", name(&pod)),
+        Change::Deleted(pod) => format!("deleted {}", name(&pod)),
+        Change::Interrupted(error) => format!("interrupted {}", error.status().unwrap_or(0)),
+    }
+}
+
+/// The server fails at first, is watched, breaks off within an event, forgets old versions, and is listed again.
+#[tokio::test]
+async fn everything_is_told_once_and_in_order() {
+    let (lists, watches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (seen_lists, seen_watches) = (lists.clone(), watches.clone());
+    let server = Server::start(Options::default(), move |seen| {
+        let query = seen.request.uri().query().unwrap_or_default().to_owned();
+        assert!(query.contains("fieldSelector=spec.nodeName%3Dn"), "{query}");
+        if !query.contains("watch=true") {
+            return match seen_lists.fetch_add(1, Ordering::SeqCst) {
+                0 => text(503, "starting"),
+                1 => {
+                    assert!(query.contains("resourceVersion=4"), "never older than what was known: {query}");
+                    list(10, &[pod("a", 5)])
+                }
+                _ => list(30, &[pod("b", 12), pod("d", 29)]),
+            };
+        }
+        assert!(query.contains("allowWatchBookmarks=true") && query.contains("timeoutSeconds="), "{query}");
+        match seen_watches.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                assert!(query.contains("resourceVersion=10"), "{query}");
+                let added = event("ADDED", &pod("b", 11));
+                let (half, rest) = added.split_at(20);
+                let bookmark = event("BOOKMARK", &json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": "15", "creationTimestamp": null } }));
+                let all = vec![half.into(), rest.into(), event("MODIFIED", &pod("b", 12)) + &event("DELETED", &pod("a", 13)), bookmark];
+                pieces(all, Duration::from_millis(50))
+            }
+            1 => {
+                assert!(query.contains("resourceVersion=15"), "the bookmark counts: {query}");
+                let gone = json!({ "kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old" });
+                pieces(vec![event("ADDED", &pod("c", 16)), event("ERROR", &gone)], Duration::ZERO)
+            }
+            2 => {
+                assert!(query.contains("resourceVersion=30"), "{query}");
+                // Broken off in the middle: what was not whole is not told.
+                pieces(vec![event("DELETED", &pod("d", 31)), "{\"type\":\"ADD".into()], Duration::from_millis(50))
+            }
+            _ => {
+                assert!(query.contains("resourceVersion=31"), "{query}");
+                let mut strange = pod("s", 32);
+                strange["spec"] = json!(7);
+                pieces(vec![event("ADDED", &strange) + &event("ADDED", &pod("e", 33))], Duration::from_secs(600))
+            }
+        }
+    })
+    .await;
+    let client = server.client("certificate-authority: ca.crt", "token: t");
+    let (sender, mut receiver) = mpsc::channel(64);
+    server.tasks.spawn("reflector", async move {
+        let what = Reflected {
+            namespace: None,
+            fields: Some("spec.nodeName=n".into()),
+            labels: None,
+            since: Some("4".into()),
+        };
+        reflect::<Pod>(&client, &what, |change| sender.try_send(words(change)).unwrap()).await;
+    });
+    for expected in [
+        "interrupted 503",
+        "listed a",
+        "applied b",
+        "applied b",
+        "deleted a",
+        "applied c",
+        "listed b,d",
+        "deleted d",
+        "unreadable s",
+        "applied e",
+    ] {
+        let told = tokio::time::timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
+        assert_eq!(told, expected);
+    }
+    assert_eq!(lists.load(Ordering::SeqCst), 3);
+}

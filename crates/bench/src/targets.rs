@@ -1,0 +1,188 @@
+//! What must be reached, and whether it was.
+//!
+//! Each target was set beside what upstream's kubelet needed on the same machine. Absolute figures move with the machine, so
+//! a target is met by its figure or, where upstream ran too, by the same share of what upstream needed in this run.
+
+use std::time::Duration;
+
+use crate::{
+    Plan,
+    agent::{Figures, kib_to_mb, median},
+    floor::Floor,
+};
+
+/// One target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// What is measured.
+    pub(crate) what: &'static str,
+    /// The bounds, in words.
+    pub(crate) bound: String,
+    /// What came out.
+    pub(crate) measured: String,
+    /// Whether that is within one of the bounds.
+    pub(crate) met: bool,
+}
+
+/// A figure and what upstream needed when the figure was set.
+#[derive(Clone, Copy)]
+struct Set {
+    figure: f64,
+    upstream: f64,
+    unit: &'static str,
+}
+
+/// All targets that this run can tell about. A start may also take as long as the runtime itself needs, plus 40 ms and 10 %.
+pub(crate) fn judge(
+    plan: &Plan,
+    floor: &Floor,
+    mainstay: &Figures,
+    upstream: Option<&Figures>,
+) -> Vec<Target> {
+    let share = share(plan.pods);
+    let seconds = Duration::as_secs_f64;
+    let middle = |values: &[Duration]| seconds(&median(&mut values.to_vec()));
+    let of = |value: fn(&Figures) -> f64| (value(mainstay), upstream.map(value));
+    let set = |figure, upstream, unit| Set { figure, upstream, unit };
+    let single = (middle(&mainstay.single), upstream.map(|figures| middle(&figures.single)));
+    let mut all = vec![
+        limit("static file → Running", single, set(0.25, 0.4, "s"), Some(middle(&floor.single))),
+        limit(
+            "all pods at once → all Running",
+            of(|it| it.all.as_secs_f64()),
+            set(10.0 + 40.0 * share, 12.0 + 48.0 * share, "s"),
+            Some(seconds(&floor.all)),
+        ),
+        limit(
+            "resident memory at rest",
+            of(|it| kib_to_mb(it.rss_kib)),
+            set(20.0 + 20.0 * share, 121.0 + 106.0 * share, "MB"),
+            None,
+        ),
+        limit(
+            "peak resident memory",
+            of(|it| kib_to_mb(it.peak_kib)),
+            set(35.0 + 35.0 * share, 266.0 + 106.0 * share, "MB"),
+            None,
+        ),
+        limit(
+            "CPU at rest, of one core",
+            of(|it| it.idle_cpu),
+            set(0.5 + 1.5 * share, 5.0 + 16.8 * share, "%"),
+            None,
+        ),
+        limit(
+            "SIGKILL and start → `/pods` complete",
+            of(|it| it.restart.as_secs_f64()),
+            set(1.0 + share, 12.7 + 23.3 * share, "s"),
+            None,
+        ),
+        Target {
+            what: "lists served before that were not complete",
+            bound: "0".into(),
+            measured: mainstay.partial.to_string(),
+            met: mainstay.partial == 0,
+        },
+    ];
+    if let Some(upstream) = upstream {
+        // A tick of the clock by which it is counted is no difference.
+        let bound = upstream.runtime_cpu + 0.1;
+        all.push(Target {
+            what: "the runtime's CPU meanwhile, not above upstream's",
+            bound: format!("≤ {bound:.2} %"),
+            measured: format!("{:.2} %", mainstay.runtime_cpu),
+            met: mainstay.runtime_cpu <= bound,
+        });
+    }
+    all
+}
+
+/// Probes at a period of a second are asked once a second: one in twenty may be late.
+pub(crate) fn probes_kept_up(probes: usize, per_second: f64) -> Target {
+    let bound = 0.95 * f64::from(u32::try_from(probes).unwrap_or(u32::MAX));
+    Target {
+        what: "probes answered, at one a second each",
+        bound: format!("≥ {bound:.0} /s"),
+        measured: format!("{per_second:.0} /s"),
+        met: per_second >= bound,
+    }
+}
+
+/// How far the pods are on the way from 100, for which targets are given, to 500, for which others are.
+fn share(pods: usize) -> f64 {
+    f64::from(u32::try_from(pods.saturating_sub(100)).unwrap_or(u32::MAX)) / 400.0
+}
+
+fn limit(
+    what: &'static str,
+    (measured, upstream): (f64, Option<f64>),
+    set: Set,
+    floor: Option<f64>,
+) -> Target {
+    let Set { figure, unit, .. } = set;
+    let mut bounds = vec![(figure, String::new())];
+    if let Some(upstream) = upstream {
+        let part = figure / set.upstream;
+        bounds.push((upstream * part, format!(", {part:.2} of upstream's")));
+    }
+    if let Some(floor) = floor {
+        bounds.push((floor * 1.1 + 0.04, ", the floor's and a bit".into()));
+    }
+    let words: Vec<String> = bounds.iter().map(|(bound, why)| format!("{bound:.2} {unit}{why}")).collect();
+    // Which of the bounds it was that is met says more than that one is.
+    let by = match bounds.iter().find(|(bound, _)| measured <= *bound) {
+        Some((_, why)) if !why.is_empty() => format!(" (met only by{})", why.trim_start_matches(',')),
+        _ => String::new(),
+    };
+    Target {
+        what,
+        bound: format!("≤ {}", words.join(" or ")),
+        measured: format!("{measured:.2} {unit}{by}"),
+        met: bounds.iter().any(|(bound, _)| measured <= *bound),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_probe_in_twenty_may_be_late() {
+        assert!(probes_kept_up(500, 475.0).met);
+        let missed = probes_kept_up(500, 474.4);
+        assert_eq!(
+            (missed.met, missed.bound.as_str(), missed.measured.as_str()),
+            (false, "≥ 475 /s", "474 /s")
+        );
+    }
+
+    #[test]
+    fn bounds_grow_with_the_pods() {
+        let shares: Vec<String> = [10, 100, 300, 500].map(|pods| format!("{:.1}", share(pods))).to_vec();
+        assert_eq!(shares, ["0.0", "0.0", "0.5", "1.0"]);
+    }
+
+    #[test]
+    fn a_target_is_met_by_its_figure_by_the_share_of_upstreams_or_by_the_floor() {
+        let set = Set { figure: 20.0, upstream: 100.0, unit: "MB" };
+        let met = |measured, upstream, floor| limit("x", (measured, upstream), set, floor).met;
+        assert!(met(20.0, None, None));
+        assert!(!met(20.1, None, None));
+        assert!(met(24.0, Some(120.0), None), "a slower machine");
+        assert!(!met(25.0, Some(120.0), None));
+        assert!(met(30.0, None, Some(28.0)), "the runtime itself needs as long");
+        let said = |measured, upstream, floor| limit("x", (measured, upstream), set, floor).measured;
+        assert_eq!(said(19.0, Some(120.0), None), "19.00 MB");
+        assert_eq!(said(24.0, Some(120.0), None), "24.00 MB (met only by 0.20 of upstream's)");
+        assert_eq!(said(30.0, None, Some(28.0)), "30.00 MB (met only by the floor's and a bit)");
+        let missed = limit("x", (31.0, Some(120.0)), set, Some(28.0));
+        assert_eq!(
+            (missed.met, missed.bound.as_str(), missed.measured.as_str()),
+            (
+                false,
+                "≤ 20.00 MB or 24.00 MB, 0.20 of upstream's or 30.84 MB, the floor's and a bit",
+                "31.00 MB"
+            )
+        );
+    }
+}

@@ -1,0 +1,411 @@
+//! Device plugins: programs on the node that offer devices to pods (`v1beta1`, upstream's `pkg/kubelet/cm/devicemanager` of 1.37).
+//!
+//! A plugin makes itself known on `<root>/device-plugins/kubelet.sock` and is called back on a socket of its own in that directory. From
+//! then on it tells which devices there are ([`Devices::resources`]: how many), and is asked what a container needs that is given
+//! some. Who holds what is decided by `mainstay_alloc::Ledger` and kept in `kubelet_internal_checkpoint`, upstream's file.
+//!
+//! Reconcile asks: [`Devices::admit`] once for a pod before anything of it is made, [`Devices::prepare`] before each start of a container,
+//! [`Devices::release`] when the pod has come to rest. A plugin that hangs holds up the pod that waits for it, within a deadline.
+//!
+//! What it does not do: it starts and stops nothing, and does not judge whether a pod fits on the node. The plugin watcher
+//! (`plugins_registry`) and topology hints are not here yet.
+//!
+//! In: the sockets. Out: amounts and assignments by `watch`. Tasks, in the group given to [`start`]: `device plugin socket`, one
+//! `device plugin call` per connection and call, one `device plugin NAME` per plugin, `device file`, `device plugins of before`.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod file;
+mod grant;
+mod plugin;
+mod registration;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_alloc::{Ask, AskError, Ledger, Standing, asks};
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::{Assignments, ExtendedResources, HeldDevice, PodUid};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+pub use error::{AdmitError, DevicesError, PrepareError};
+pub use grant::Grant;
+
+use crate::{file::CheckpointFile, plugin::Plugin, socket::Directory};
+
+/// What the crate works with.
+#[derive(Debug)]
+pub struct DevicesConfig {
+    /// `<root>/device-plugins`.
+    pub directory: PathBuf,
+    /// Where it is told who holds what.
+    pub assignments: watch::Sender<Arc<Assignments>>,
+    /// How long plugins may take.
+    pub patience: Patience,
+}
+
+/// How long plugins may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// To take a connection and to say what they are, each.
+    pub dial: Duration,
+    /// To say what a container needs.
+    pub allocate: Duration,
+    /// To get devices ready for a container.
+    pub pre_start: Duration,
+    /// To come back after they have gone, or after a restart of mainstay.
+    pub absence: Duration,
+}
+
+impl Default for Patience {
+    /// Upstream's, where it has one: it waits for `Allocate` as long as that takes.
+    fn default() -> Self {
+        Self {
+            dial: Duration::from_secs(10),
+            allocate: Duration::from_secs(60),
+            pre_start: Duration::from_secs(30),
+            absence: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// The node's devices. Clones are of one.
+#[derive(Clone, Debug)]
+pub struct Devices {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    book: Mutex<Book>,
+    amounts: watch::Sender<Arc<ExtendedResources>>,
+    assignments: watch::Sender<Arc<Assignments>>,
+    directory: Directory,
+    file: CheckpointFile,
+    /// What is held has changed, and nobody waits for it to be written.
+    unwritten: Notify,
+    /// Held while it is told what there is, so that what was true last is told last.
+    telling: Mutex<()>,
+    patience: Patience,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    ledger: Ledger,
+    /// In the order in which they came; of two for one resource the newest is asked.
+    plugins: Vec<Plugin>,
+    next_id: u64,
+    /// Connections cannot be accepted.
+    deaf: bool,
+    /// Resources whose plugin has gone.
+    orphaned: BTreeMap<Arc<str>, Orphan>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    since: Instant,
+    /// The plugin wanted to be asked before each start of a container.
+    pre_start: bool,
+}
+
+impl Book {
+    fn plugin(&self, resource: &str) -> Option<&Plugin> {
+        self.plugins.iter().rev().find(|plugin| &*plugin.resource == resource)
+    }
+}
+
+/// Takes the socket and listens for plugins. What is wrong with the kept file is returned as a sentence for the node's events.
+///
+/// # Errors
+/// When the directory or its socket cannot be had.
+pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Option<String>), DevicesError> {
+    let DevicesConfig { directory, assignments, patience } = config;
+    let directory = Directory::open(&directory)?;
+    let listener = directory.listen()?;
+    let (file, ledger, problem) = CheckpointFile::open(directory.path());
+    let book = Book { ledger, ..Book::default() };
+    let devices = Devices {
+        inner: Arc::new(Inner {
+            book: Mutex::new(book),
+            amounts: watch::channel(Arc::default()).0,
+            assignments,
+            directory,
+            file,
+            unwritten: Notify::new(),
+            telling: Mutex::default(),
+            patience,
+        }),
+    };
+    devices.publish();
+    registration::serve(listener, devices.clone(), tasks);
+    let (writer, shutdown) = (devices.clone(), tasks.shutdown());
+    tasks.spawn("device file", async move { writer.write_when_changed(&shutdown).await });
+    if !devices.book().ledger.awaited().is_empty() {
+        let (waiter, shutdown) = (devices.clone(), tasks.shutdown());
+        tasks.spawn("device plugins of before", async move {
+            if shutdown.run_until_signalled(tokio::time::sleep(patience.absence)).await.is_some() {
+                waiter.give_up_awaited();
+            }
+        });
+    }
+    Ok((devices, problem))
+}
+
+impl Devices {
+    /// How much there is of what plugins offer, as it changes.
+    #[must_use]
+    pub fn resources(&self) -> watch::Receiver<Arc<ExtendedResources>> {
+        self.inner.amounts.subscribe()
+    }
+
+    /// Whether the pod asks for devices that it does not hold yet.
+    #[must_use]
+    pub fn is_due(&self, pod: &Pod) -> bool {
+        let asks = asks(pod);
+        !asks.is_empty() && {
+            let book = self.book();
+            asks.iter().any(|ask| !matches!(book.ledger.look(ask), Ok(None)))
+        }
+    }
+
+    /// Gives a pod's containers the devices that they ask for; those that they hold they keep. After this has returned the assignment
+    /// is on disk. A plugin that is known from before a restart is waited for, within its patience.
+    ///
+    /// # Errors
+    /// Why the pod cannot run here; it holds nothing then that it did not hold before.
+    ///
+    /// # Cancel safety
+    /// What a container was about to be given stays with it until [`Self::release`].
+    pub async fn admit(&self, pod: &Pod) -> Result<(), AdmitError> {
+        let mut given = Vec::new();
+        for ask in asks(pod) {
+            match self.give(&ask).await {
+                Ok(false) => {}
+                Ok(true) => given.push(ask),
+                Err(error) => {
+                    self.take_back(&given);
+                    return Err(error);
+                }
+            }
+        }
+        if given.is_empty() {
+            return Ok(());
+        }
+        // Not told before it is on disk: what was told of must be so after a restart as well.
+        if let Err(source) = self.save().await {
+            self.take_back(&given);
+            return Err(AdmitError::File(source));
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Gives one container what it asks for of one resource. Whether it was given anything.
+    async fn give(&self, ask: &Ask) -> Result<bool, AdmitError> {
+        let mut amounts = self.resources();
+        let choice = loop {
+            amounts.mark_unchanged();
+            let (looked, standing) = {
+                let book = self.book();
+                (book.ledger.look(ask), book.ledger.standing(&ask.resource))
+            };
+            match looked {
+                Ok(None) => return Ok(false),
+                Ok(Some(choice)) => break choice,
+                Err(AskError::Unregistered(_)) if standing == Some(Standing::Awaited) => {
+                    // It comes back, or is given up in its time. Cancel safe: only a value is marked as seen.
+                    if amounts.changed().await.is_err() {
+                        return Err(AdmitError::Ask(AskError::Unregistered(Arc::clone(&ask.resource))));
+                    }
+                }
+                Err(error) => return Err(AdmitError::Ask(error)),
+            }
+        };
+        let plugin = self.book().plugin(&ask.resource).cloned();
+        let Some(plugin) = plugin else {
+            return Err(AdmitError::Ask(AskError::Unregistered(Arc::clone(&ask.resource))));
+        };
+        let patience = self.inner.patience.allocate;
+        let advice = match choice.missing {
+            0 => Vec::new(),
+            _ => plugin.preferred(&choice, patience).await?,
+        };
+        let ids = self.book().ledger.take(ask, &advice)?;
+        match plugin.allocate(&ids, patience).await {
+            Ok(response) => {
+                if self.book().ledger.confirm(ask, response) {
+                    return Ok(true);
+                }
+                Err(AdmitError::Gone)
+            }
+            Err(error) => {
+                self.book().ledger.give_back(ask);
+                Err(error)
+            }
+        }
+    }
+
+    fn take_back(&self, given: &[Ask]) {
+        if given.is_empty() {
+            return;
+        }
+        {
+            let mut book = self.book();
+            given.iter().for_each(|ask| book.ledger.drop_held(ask));
+        }
+        // It may have been told or written with another's.
+        self.publish();
+        self.inner.unwritten.notify_one();
+    }
+
+    /// What a container is to be made with, after its plugins have got its devices ready. Nothing for one that holds nothing.
+    ///
+    /// # Errors
+    /// When a plugin cannot; it may be tried again.
+    pub async fn prepare(&self, uid: &str, container: &str) -> Result<Grant, PrepareError> {
+        let held = self.book().ledger.of(uid, container).cloned().unwrap_or_default();
+        let mut responses = Vec::new();
+        for (resource, held) in held {
+            let Some(response) = held.response else { continue };
+            let ids: Vec<String> = held.devices.keys().map(ToString::to_string).collect();
+            match self.plugin_soon(&resource).await {
+                Some(plugin) => plugin.pre_start(ids, self.inner.patience.pre_start).await?,
+                None if self.book().orphaned.get(&resource).is_some_and(|it| it.pre_start) => {
+                    return Err(PrepareError::Away(resource));
+                }
+                // What a plugin of before a restart wanted is not known; upstream does not ask it either.
+                None => {}
+            }
+            responses.push((resource, response));
+        }
+        Ok(grant::merge(&responses))
+    }
+
+    /// The plugin to ask. After a restart of mainstay it is given a moment to come back: it may want to be asked.
+    async fn plugin_soon(&self, resource: &str) -> Option<Plugin> {
+        let mut amounts = self.resources();
+        let is_awaited = || self.book().ledger.standing(resource) == Some(Standing::Awaited);
+        let back = async { while is_awaited() && amounts.changed().await.is_ok() {} };
+        // Late is as good as never: upstream does not ask a plugin that is away either.
+        tokio::time::timeout(self.inner.patience.dial, back).await.ok();
+        self.book().plugin(resource).cloned()
+    }
+
+    /// Takes back what a pod holds: it has come to rest.
+    pub fn release(&self, uid: &PodUid) {
+        let held = self.book().ledger.release(uid.as_str());
+        if held {
+            self.publish();
+            self.inner.unwritten.notify_one();
+        }
+    }
+
+    /// Takes back what pods hold of which nobody knows any more.
+    pub fn keep_only(&self, is_there: impl Fn(&str) -> bool) {
+        let changed = self.book().ledger.keep_only(is_there);
+        if changed {
+            self.publish();
+            self.inner.unwritten.notify_one();
+        }
+    }
+
+    /// Whether connections can be accepted.
+    fn hears(&self, hears: bool) {
+        let changed = std::mem::replace(&mut self.book().deaf, !hears) == hears;
+        if changed {
+            self.publish();
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what has changed.
+    fn publish(&self) {
+        let _turn = self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let (amounts, allocatable, held, deaf) = {
+            let book = self.book();
+            let device = |resource: &Arc<str>, id: &Arc<str>, nodes: &[u32]| HeldDevice {
+                resource: Arc::clone(resource),
+                id: Arc::clone(id),
+                nodes: nodes.to_vec(),
+            };
+            let healthy = book.ledger.healthy();
+            let allocatable: Vec<_> =
+                healthy.map(|(resource, id, it)| device(resource, id, &it.nodes)).collect();
+            let mut held: BTreeMap<(&str, &str), Vec<HeldDevice>> = BTreeMap::new();
+            for (uid, container, resource, it) in book.ledger.held() {
+                let devices = it.devices.iter().map(|(id, nodes)| device(resource, id, nodes));
+                held.entry((uid, container)).or_default().extend(devices);
+            }
+            let held =
+                held.into_iter().map(|((uid, name), devices)| (PodUid::from(uid), name.into(), devices));
+            (book.ledger.amounts(), allocatable, held.collect::<Vec<_>>(), book.deaf)
+        };
+        self.inner.assignments.send_if_modified(|now| {
+            let mut next = Assignments::clone(now);
+            next.set_devices(allocatable, held);
+            next.deaf = deaf;
+            let differs = next != **now;
+            if differs {
+                *now = Arc::new(next);
+            }
+            differs
+        });
+        self.inner.amounts.send_if_modified(|now| {
+            let differs = **now != amounts;
+            if differs {
+                *now = Arc::new(amounts);
+            }
+            differs
+        });
+    }
+
+    /// Puts the book on disk as it is now.
+    async fn save(&self) -> Result<(), file::WriteError> {
+        self.inner.file.write(|| self.book().ledger.to_text()).await
+    }
+
+    /// For what nobody waits for.
+    async fn save_or_tell(&self) {
+        if let Err(error) = self.save().await {
+            tracing::warn!(%error, "who holds which devices is not on disk; it is tried again with the next change");
+        }
+    }
+
+    async fn write_when_changed(&self, shutdown: &Shutdown) {
+        // Cancel safe: a notification that is not taken is there the next time.
+        while shutdown.run_until_signalled(self.inner.unwritten.notified()).await.is_some() {
+            self.save_or_tell().await;
+        }
+        // What changed last.
+        self.save_or_tell().await;
+    }
+
+    /// Plugins of before that have not come back are waited for no longer.
+    fn give_up_awaited(&self) {
+        let given_up: Vec<Arc<str>> = {
+            let mut book = self.book();
+            let awaited = book.ledger.awaited();
+            awaited.into_iter().filter(|resource| book.ledger.expire(resource)).collect()
+        };
+        if !given_up.is_empty() {
+            tracing::warn!(resources = ?given_up, "device plugins have not come back; their devices are there no longer");
+            self.publish();
+            self.inner.unwritten.notify_one();
+        }
+    }
+}

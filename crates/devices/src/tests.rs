@@ -1,0 +1,349 @@
+use std::{path::Path, pin::Pin, time::Duration};
+
+use futures_util::{Stream, stream};
+use hyper::server::conn::http2;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use mainstay_proto::deviceplugin::{
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, Device, DevicePluginOptions,
+    DeviceSpec, Empty, ListAndWatchResponse, Mount, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
+    device_plugin_server::{DevicePlugin, DevicePluginServer},
+    registration_client::RegistrationClient,
+};
+use prost::Message as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
+use tonic::{
+    Request, Response, Status,
+    transport::{Endpoint, Uri},
+};
+
+use super::*;
+
+const RESOURCE: &str = "example.com/dev";
+/// For what comes by itself.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A plugin with two devices.
+#[derive(Clone, Debug, Default)]
+struct Fake {
+    /// Allocate never answers.
+    hangs: bool,
+    /// Allocate answers, with nothing.
+    says_nothing: bool,
+    /// It cannot say what it can do.
+    has_no_options: bool,
+}
+
+type Lists = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl DevicePlugin for Fake {
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        if self.has_no_options {
+            return Err(Status::internal("no idea"));
+        }
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    type ListAndWatchStream = Lists;
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Lists>, Status> {
+        let device = |id: &str| Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None };
+        let list = ListAndWatchResponse { devices: vec![device("a"), device("b")] };
+        let once = stream::unfold(Some(list), |list| async move {
+            match list {
+                Some(list) => Some((Ok(list), None)),
+                None => std::future::pending().await,
+            }
+        });
+        Ok(Response::new(Box::pin(once)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn allocate(&self, _: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        let answers = usize::from(!self.says_nothing);
+        let container_responses = vec![ContainerAllocateResponse::default(); answers];
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+}
+
+#[derive(Clone)]
+struct Calls(TaskGroup);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Calls {
+    fn execute(&self, call: F) {
+        self.0.spawn("call", call);
+    }
+}
+
+struct World {
+    directory: PathBuf,
+    tasks: TaskGroup,
+    devices: Devices,
+    problem: Option<String>,
+    assignments: watch::Receiver<Arc<Assignments>>,
+}
+
+fn world(root: &Path, patience: Patience) -> World {
+    let tasks = TaskGroup::new();
+    let (sender, assignments) = watch::channel(Arc::default());
+    let directory = root.join("device-plugins");
+    let config = DevicesConfig { directory: directory.clone(), assignments: sender, patience };
+    let (devices, problem) = start(config, &tasks).unwrap();
+    World { directory, tasks, devices, problem, assignments }
+}
+
+impl World {
+    /// Serves a plugin and registers it; the group whose end is its.
+    async fn plug(&self, fake: Fake) -> Result<TaskGroup, Status> {
+        let socket = self.directory.join("fake.sock");
+        std::fs::remove_file(&socket).ok();
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        let (own, group) = (TaskGroup::new(), TaskGroup::new());
+        let calls = group.clone();
+        own.spawn("accept", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(DevicePluginServer::new(fake.clone()));
+                let connection =
+                    http2::Builder::new(Calls(calls.clone())).serve_connection(TokioIo::new(stream), service);
+                calls.spawn("connection", async move { drop(connection.await) });
+            }
+        });
+        self.register("v1beta1", "fake.sock", RESOURCE).await?;
+        Ok(group)
+    }
+
+    async fn register(&self, version: &str, endpoint: &str, resource: &str) -> Result<(), Status> {
+        let socket = self.directory.join("kubelet.sock");
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let channel =
+            Endpoint::from_static("http://localhost").connect_with_connector(connector).await.unwrap();
+        let (version, endpoint) = (version.to_owned(), endpoint.to_owned());
+        let request =
+            RegisterRequest { version, endpoint, resource_name: resource.to_owned(), options: None };
+        RegistrationClient::new(channel).register(request).await.map(drop)
+    }
+
+    async fn has(&self, allocatable: usize, capacity: usize) {
+        let mut amounts = self.devices.resources();
+        let shown = |all: &Arc<ExtendedResources>| {
+            all.amounts.get(RESOURCE).map(|amount| (amount.allocatable, amount.capacity))
+        };
+        let wanted = Some((allocatable, capacity));
+        let waited = tokio::time::timeout(SOON, amounts.wait_for(|all| shown(all) == wanted)).await;
+        let found = waited.map(drop);
+        assert!(found.is_ok(), "{:?}", self.devices.inner.amounts.borrow());
+    }
+
+    async fn end(self) {
+        self.tasks.drain(Duration::from_secs(10)).await;
+    }
+}
+
+fn pod(uid: &str, count: u32) -> Pod {
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"uid": uid},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {RESOURCE: count.to_string()}}}]},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_costs_its_pod_the_deadline() {
+    let root = tempfile::tempdir().unwrap();
+    let patience = Patience { allocate: Duration::from_millis(100), ..Patience::default() };
+    let world = world(root.path(), patience);
+    let _plugin = world.plug(Fake { hangs: true, ..Fake::default() }).await.unwrap();
+    world.has(2, 2).await;
+    let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
+        "{error}"
+    );
+    assert_eq!(world.devices.book().ledger.holders().count(), 0, "they are free again");
+    assert!(world.devices.is_due(&pod("p", 1)));
+    assert!(!world.devices.is_due(&Pod::default()));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_without_contents_is_none() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let _plugin = world.plug(Fake { says_nothing: true, ..Fake::default() }).await.unwrap();
+    world.has(2, 2).await;
+    let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
+    assert!(error.starts_with("no containers return in allocation response"), "{error}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn one_that_cannot_say_what_it_can_do_is_not_taken() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let refused = world.plug(Fake { has_no_options: true, ..Fake::default() }).await.unwrap_err();
+    let text = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
+    assert_eq!((refused.code(), refused.message()), (tonic::Code::Unknown, text));
+    assert!(world.devices.resources().borrow().amounts.is_empty(), "the node knows nothing of it");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn one_that_goes_is_remembered_for_a_while() {
+    let root = tempfile::tempdir().unwrap();
+    let patience = Patience { absence: Duration::from_millis(300), ..Patience::default() };
+    let world = world(root.path(), patience);
+    let plugin = world.plug(Fake::default()).await.unwrap();
+    world.has(2, 2).await;
+    world.devices.admit(&pod("p", 1)).await.unwrap();
+    plugin.drain(Duration::ZERO).await;
+    world.has(0, 0).await;
+    assert_eq!(world.assignments.borrow().pods.len(), 1, "who has it keeps it");
+    let error = world.devices.admit(&pod("q", 1)).await.unwrap_err().to_string();
+    assert_eq!(error, "cannot allocate unregistered device example.com/dev");
+    let _plugin = world.plug(Fake::default()).await.unwrap();
+    world.has(2, 2).await;
+    let error = world.devices.admit(&pod("q", 2)).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "requested number of devices unavailable for example.com/dev. Requested: 2, Available: 1"
+    );
+    world.devices.release(&PodUid::from("p"));
+    world.devices.admit(&pod("q", 2)).await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn after_a_restart_plugins_are_waited_for_and_not_for_ever() {
+    let root = tempfile::tempdir().unwrap();
+    let first = world(root.path(), Patience::default());
+    let _plugin = first.plug(Fake::default()).await.unwrap();
+    first.has(2, 2).await;
+    first.devices.admit(&pod("p", 1)).await.unwrap();
+    first.end().await;
+
+    let second = world(root.path(), Patience::default());
+    assert_eq!(second.problem, None);
+    second.has(0, 0).await;
+    assert!(!second.devices.is_due(&pod("p", 1)), "it has what it asks for");
+    let (devices, waits) = (second.devices.clone(), pod("q", 1));
+    let (told, heard) = tokio::sync::oneshot::channel();
+    second.tasks.spawn("pod", async move {
+        told.send(devices.admit(&waits).await.is_ok()).ok();
+    });
+    let _plugin = second.plug(Fake::default()).await.unwrap();
+    assert!(tokio::time::timeout(SOON, heard).await.unwrap().unwrap());
+    assert_eq!(second.devices.prepare("p", "c").await.unwrap(), Grant::default());
+    second.devices.keep_only(|uid| uid == "q");
+    second.end().await;
+
+    let patience = Patience { absence: Duration::from_millis(100), ..Patience::default() };
+    let third = world(root.path(), patience);
+    let error = third.devices.admit(&pod("r", 1)).await.unwrap_err().to_string();
+    assert_eq!(error, "cannot allocate unregistered device example.com/dev");
+    assert_eq!(third.assignments.borrow().pods.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["q"]);
+    third.end().await;
+}
+
+#[tokio::test]
+async fn a_broken_file_is_set_aside_and_sockets_of_before_are_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("device-plugins");
+    std::fs::create_dir_all(directory.join("sub")).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(directory.join("old.sock")).unwrap());
+    drop(std::os::unix::net::UnixListener::bind(directory.join("sub/old.sock")).unwrap());
+    std::fs::write(directory.join("mine"), "").unwrap();
+    std::fs::write(directory.join("kubelet_internal_checkpoint"), "{").unwrap();
+    let world = world(root.path(), Patience::default());
+    let problem = world.problem.clone().unwrap();
+    assert!(problem.contains("it is not the checkpoint of a device manager"), "{problem}");
+    let mut left: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort_unstable();
+    assert_eq!(left.len(), 4, "{left:?}");
+    assert!(left[1].starts_with("kubelet_internal_checkpoint.bad-"), "{left:?}");
+    assert_eq!([&left[0], &left[2], &left[3]], ["kubelet.sock", "mine", "sub"]);
+    assert!(directory.join("sub/old.sock").exists());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn noise_on_the_socket_is_the_callers_trouble() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    for noise in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff"]
+    {
+        let mut stream = UnixStream::connect(world.directory.join("kubelet.sock")).await.unwrap();
+        // It may be cut off while it still speaks.
+        stream.write_all(noise).await.ok();
+        stream.shutdown().await.ok();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "the connection is closed");
+    }
+    let _plugin = world.plug(Fake::default()).await.unwrap();
+    world.has(2, 2).await;
+    assert!(!world.assignments.borrow().deaf);
+    world.end().await;
+}
+
+#[test]
+fn answers_of_several_plugins_are_put_together() {
+    let answer = |at: &str| ContainerAllocateResponse {
+        envs: [("SAME".to_owned(), at.to_owned()), (at.to_owned(), "1".to_owned())].into(),
+        mounts: vec![Mount { container_path: "/m".to_owned(), host_path: at.to_owned(), read_only: true }],
+        devices: vec![DeviceSpec {
+            container_path: "/dev/d".to_owned(),
+            host_path: at.to_owned(),
+            permissions: "rw".to_owned(),
+        }],
+        annotations: [("note".to_owned(), at.to_owned())].into(),
+        cdi_devices: ["same", at].map(|name| CdiDevice { name: name.to_owned() }).to_vec(),
+    };
+    let responses = ["a", "b"].map(|at| (Arc::from(format!("example.com/{at}")), answer(at).encode_to_vec()));
+    let Grant { grants, mounts } = grant::merge(&responses);
+    let texts = |list: &[(String, String)]| -> Vec<String> {
+        list.iter().map(|(key, value)| format!("{key}={value}")).collect()
+    };
+    assert_eq!(texts(&grants.envs), ["SAME=a", "a=1", "b=1"]);
+    assert_eq!(texts(&grants.annotations), ["note=a"]);
+    assert_eq!(grants.devices.iter().map(|it| it.host_path.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(
+        mounts.iter().map(|it| (it.host_path.as_str(), it.readonly)).collect::<Vec<_>>(),
+        [("a", true)]
+    );
+    assert_eq!(grants.cdi_devices.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["same", "a", "b"]);
+    assert_eq!(
+        grant::merge(&[(Arc::from("x/y"), vec![0xff])]),
+        Grant::default(),
+        "what cannot be read is nothing"
+    );
+}

@@ -1,0 +1,142 @@
+//! An API server that is slow, refuses, breaks off, forgets or is away, and mainstay killed meanwhile: nothing is restarted, no
+//! condition flips, and when it is back it hears everything. A real control plane behind a proxy that can be made a bad one.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use mainstay_e2e::{
+    idle,
+    member::{Member, NODE, PODS, condition, container_id},
+    seen::PATIENCE,
+    with,
+};
+use mainstay_testkit::{Containerd, ControlPlane, FlakyProxy, Flavor, Mood, wait_until};
+use serde_json::{Value, json};
+
+/// Who was refused for a while tries ever more seldom.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+fn path(name: &str) -> String {
+    format!("{PODS}/{name}")
+}
+
+/// The pods as the node has them, by name.
+fn own(member: &Member, name: &str) -> Result<Value, String> {
+    let pods = member.node.get("/pods").map_err(|error| format!("{error:#}"))?;
+    let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+    let found = pods["items"].as_array().into_iter().flatten().find(|pod| pod["metadata"]["name"] == name);
+    found.cloned().ok_or_else(|| format!("no {name}: {pods}"))
+}
+
+/// Whether it is ready is the test's word: the file is there or not.
+fn switch(member: &Member, pod: &Value, on: bool) -> Result<()> {
+    let id = container_id(pod).trim_start_matches("containerd://");
+    let script = if on { "touch /tmp/ready" } else { "rm -f /tmp/ready" };
+    member.containerd.crictl(&["exec", "--sync", id, "/bin/sh", "-c", script]).map(drop)
+}
+
+/// What must not change: the container, and since when it is ready.
+fn face(pod: &Value) -> (String, u64, Value) {
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let ready = conditions.iter().find(|it| it["type"] == "Ready").map(|it| it["lastTransitionTime"].clone());
+    let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(u64::MAX);
+    (container_id(pod).to_owned(), restarts, ready.unwrap_or_default())
+}
+
+fn node_ready_since(member: &Member) -> Result<Value> {
+    let node: Value = serde_json::from_str(&member.node.get("/node")?)?;
+    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let ready = conditions.into_iter().find(|it| it["type"] == "Ready").context("no Ready")?;
+    ensure!(ready["status"] == "True", "{ready}");
+    Ok(ready["lastTransitionTime"].clone())
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
+    let proxy = FlakyProxy::start(&plane, "node")?;
+    let kubeconfig = Some(proxy.kubeconfig().clone());
+    let mut member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    let steady = member.bind("steady", json!({ "containers": [idle("c")] }))?;
+    let probe = json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ready"] }, "periodSeconds": 1 } });
+    member.bind("switched", json!({ "containers": [with(idle("c"), probe)] }))?;
+    let switched = member.until(&path("switched"), "its container", |pod| !container_id(pod).is_empty())?;
+    let before = face(&member.ready("steady")?);
+    ensure!(before.1 == 0, "{steady}");
+    let node_since = node_ready_since(&member)?;
+
+    let mut on = false;
+    for mood in [Mood::TooMany, Mood::Broken, Mood::Cut, Mood::Expired, Mood::Silent] {
+        let doomed = format!("doomed-{mood:?}").to_lowercase();
+        let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] });
+        member.bind(&doomed, spec)?;
+        member.ready(&doomed)?;
+        proxy.set(mood);
+        // Meanwhile things happen on both sides.
+        on = !on;
+        let word = if on { "True" } else { "False" };
+        switch(&member, &switched, on)?;
+        member.delete(&path(&doomed), "")?;
+        wait_until(PATIENCE, "the node itself to see it", || {
+            let pod = own(&member, "switched")?;
+            if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
+        })?;
+        wait_until(PATIENCE, "requests that went wrong", || match proxy.spoiled() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        })?;
+        if mood == Mood::Silent {
+            member.node.kill9();
+            member.node.start_again()?;
+            wait_until(PATIENCE, "the list after a restart", || own(&member, "steady"))?;
+        }
+        ensure!(face(&own(&member, "steady").map_err(anyhow::Error::msg)?) == before, "{mood:?}");
+        proxy.set(Mood::Fair);
+        wait_until(RECOVERY, &format!("the API server to hear of it after {mood:?}"), || {
+            let pod = member.get(&path("switched"))?;
+            if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
+        })?;
+        wait_until(RECOVERY, &format!("the deleted pod to go after {mood:?}"), || {
+            match member.get(&path(&doomed)) {
+                Err(answer) if answer.contains("404") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })?;
+    }
+
+    // All of it away, and mainstay killed meanwhile.
+    member.plane.stop_server();
+    member.plane.stop_etcd();
+    on = !on;
+    let word = if on { "True" } else { "False" };
+    switch(&member, &switched, on)?;
+    member.node.kill9();
+    member.node.start_again()?;
+    wait_until(PATIENCE, "the whole list without an API server", || {
+        own(&member, "steady")?;
+        let pod = own(&member, "switched")?;
+        if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
+    })?;
+    ensure!(face(&own(&member, "steady").map_err(anyhow::Error::msg)?) == before);
+    member.plane.start_etcd()?;
+    member.plane.start_server()?;
+    wait_until(RECOVERY, "the API server to hear of it", || {
+        let pod = member.get(&path("switched"))?;
+        if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
+    })?;
+    let after = member.get(&path("steady")).map_err(anyhow::Error::msg)?;
+    ensure!(face(&after) == before, "{after}");
+    ensure!(
+        container_id(&member.get(&path("switched")).map_err(anyhow::Error::msg)?) == container_id(&switched)
+    );
+    ensure!(node_ready_since(&member)? == node_since, "the node's condition flipped");
+    // And it is a node like any other.
+    member.bind("newcomer", json!({ "containers": [idle("c")] }))?;
+    member.ready("newcomer")?;
+    member.until(NODE, "the node to be Ready", |node| condition(node, "Ready") == "True")?;
+    // The proxy goes after who uses it.
+    drop(member);
+    drop(proxy);
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! With a real API server and its real authenticators and authorizers.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_apiserver::{Change, Client, Rate, Reflected, reflect};
+use mainstay_e2e::seen::PATIENCE;
+use mainstay_task::TaskGroup;
+use mainstay_testkit::{
+    CertificateWish, Containerd, ControlPlane, Flavor, Http, Node, NodeBuilder, tls_client, wait_until,
+};
+use serde_json::{Value, json};
+
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+/// A token of a service account, for an audience or for the API server's own.
+fn token(cluster: &ControlPlane, account: &str, audiences: &[&str]) -> String {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "audiences": audiences, "expirationSeconds": 3600 },
+    });
+    let made = cluster.create(&format!("{ACCOUNTS}/{account}/token"), &request).unwrap();
+    made["status"]["token"].as_str().unwrap().to_owned()
+}
+
+fn grant(cluster: &ControlPlane, name: &str, rules: &Value, subjects: &Value) {
+    let (kind, version) = ("ClusterRole", "rbac.authorization.k8s.io/v1");
+    let role = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "rules": rules });
+    cluster.create(&format!("{RBAC}/clusterroles"), &role).unwrap();
+    let binding = json!({
+        "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name },
+        "subjects": subjects,
+    });
+    cluster.create(&format!("{RBAC}/clusterrolebindings"), &binding).unwrap();
+}
+
+/// A node whose callers the API server judges, its own certificate, and the way to its secure port.
+fn judged(cluster: &ControlPlane, builder: NodeBuilder) -> (Node, String, Http) {
+    let kubeconfig = cluster.node_kubeconfig("node").unwrap();
+    let node = builder
+        // A grant that comes later is seen soon.
+        .config("authorization: {webhook: {cacheUnauthorizedTTL: 1s}}")
+        .args([format!("--kubeconfig={}", kubeconfig.display())])
+        .start()
+        .unwrap();
+    node.wait_for(PATIENCE, "a first snapshot", |_| Ok(())).unwrap();
+    let own = fs::read_to_string(node.root().join("pki/kubelet.crt")).unwrap();
+    let https = Http::Tls(node.secure(), tls_client(&own, None).unwrap());
+    (node, own, https)
+}
+
+#[test]
+fn the_real_api_server_stands_in_front_of_the_pods() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let mut cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
+    for name in ["reader", "other"] {
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
+        cluster.create(ACCOUNTS, &account).unwrap();
+    }
+    let rules = json!([{ "apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"] }]);
+    let reader = json!([{ "kind": "ServiceAccount", "name": "reader", "namespace": "default" }]);
+    grant(&cluster, "pod-reader", &rules, &reader);
+    let rules = json!([{ "apiGroups": [""], "resources": ["nodes/proxy"], "resourceNames": ["node"], "verbs": ["get"] }]);
+    let team = json!([{ "kind": "Group", "name": "team", "apiGroup": "rbac.authorization.k8s.io" }]);
+    grant(&cluster, "team", &rules, &team);
+
+    let clients = containerd.dir().join("clients.crt");
+    fs::write(&clients, &cluster.authority().pem).unwrap();
+    let authentication = format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display());
+    let (node, own, https) = judged(&cluster, Node::builder().containerd(&containerd).config(authentication));
+    let get = |token: &str, path: &str| {
+        let bearer = format!("Bearer {token}");
+        let answer = https.request("GET", path, &[("Authorization", &bearer)]).unwrap();
+        (answer.status, answer.text())
+    };
+
+    let good = token(&cluster, "reader", &[]);
+    // Rights that were granted a moment ago reach the API server's own authorizer a little later.
+    let body = wait_until(PATIENCE, "the right to read pods", || match get(&good, "/pods") {
+        (200, body) => Ok(body),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
+    assert!(body.starts_with(r#"{"kind":"PodList""#), "{body}");
+    let account = "system:serviceaccount:default:reader";
+    let refused = |verb: &str, subresources: &str| {
+        format!("Forbidden (user={account}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])\n")
+    };
+    assert_eq!(get(&good, "/metrics/probes"), (403, refused("get", "metrics")));
+    assert_eq!(get(&good, "/containerLogs/a/b/c"), (403, refused("get", "proxy")));
+    assert_eq!(get(&token(&cluster, "other", &[]), "/pods").0, 403);
+    // A signature that is not the API server's, and a token for somebody else's ears.
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let reversed: String = signature.chars().rev().collect();
+    let unauthorized = (401, "Unauthorized".to_owned());
+    assert_eq!(get(&format!("{signed}.{reversed}"), "/pods"), unauthorized);
+    assert_eq!(get(&token(&cluster, "reader", &["https://elsewhere"]), "/pods"), unauthorized);
+
+    // By certificate, through a group, and the coarse right in place of the fine one.
+    let shown = cluster.authority().issue(&CertificateWish::client("carol", &["team"])).unwrap();
+    let carol = Http::Tls(node.secure(), tls_client(&own, Some(&shown)).unwrap());
+    wait_until(PATIENCE, "the right of a group", || match carol.get("/pods").unwrap().status {
+        200 => Ok(()),
+        other => Err(format!("{other}")),
+    })
+    .unwrap();
+    assert_eq!(carol.get("/metrics/probes").unwrap().status, 403, "proxy does not open metrics");
+    assert_eq!(carol.request("POST", "/run/a/b/c?cmd=id", &[]).unwrap().status, 403, "get is not create");
+
+    // Away: what was allowed holds for a while, what is new is refused. Back: it is asked again.
+    let later = token(&cluster, "reader", &[]);
+    cluster.stop_server();
+    assert_eq!(get(&good, "/pods").0, 200);
+    assert_eq!(get(&later, "/pods"), unauthorized);
+    cluster.start_server().unwrap();
+    wait_until(PATIENCE, "the new token to be accepted", || match get(&later, "/pods") {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
+    let rules = json!([{ "apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"] }]);
+    grant(&cluster, "metrics-reader", &rules, &reader);
+    wait_until(PATIENCE, "the new right", || match get(&good, "/metrics/probes") {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
+}
+
+/// Each path, the subresource that opens it, and whether `nodes/proxy` does as well.
+const OPENED_BY: [(&str, &str, bool); 10] = [
+    ("/pods", "pods", true),
+    ("/healthz", "healthz", true),
+    ("/configz", "configz", true),
+    ("/node", "node", true),
+    ("/spec/", "spec", true),
+    ("/stats/summary", "stats", false),
+    ("/metrics", "metrics", false),
+    ("/logs/", "log", false),
+    ("/statusz", "statusz", false),
+    ("/containerLogs/a/b/c", "proxy", true),
+];
+
+#[test]
+fn each_right_opens_its_own_paths_and_no_others() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
+    for (_, right, _) in OPENED_BY {
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": right } });
+        cluster.create(ACCOUNTS, &account).unwrap();
+        let resource = format!("nodes/{right}");
+        let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["get"] }]);
+        let subject = json!([{ "kind": "ServiceAccount", "name": right, "namespace": "default" }]);
+        grant(&cluster, &format!("may-{right}"), &rules, &subject);
+    }
+    let (_node, _, https) = judged(&cluster, Node::builder().containerd(&containerd));
+    for (_, right, _) in OPENED_BY {
+        let bearer = format!("Bearer {}", token(&cluster, right, &[]));
+        let ask = |method: &str, path: &str| {
+            https.request(method, path, &[("Authorization", &bearer)]).unwrap().status
+        };
+        // Those that are open come first: when they are, the grant has reached the API server's authorizer.
+        let opens = |by: &str, proxy: bool| by == right || (right == "proxy" && proxy);
+        for (path, ..) in OPENED_BY.iter().filter(|(_, by, proxy)| opens(by, *proxy)) {
+            wait_until(PATIENCE, &format!("nodes/{right} to open {path}"), || match ask("GET", path) {
+                // What there is behind the door is not its business.
+                401 | 403 => Err("it is refused".to_owned()),
+                _ => Ok(()),
+            })
+            .unwrap();
+        }
+        for (path, ..) in OPENED_BY.iter().filter(|(_, by, proxy)| !opens(by, *proxy)) {
+            assert_eq!(ask("GET", path), 403, "nodes/{right} does not open {path}");
+        }
+        assert_eq!(ask("POST", "/run/a/b/c?cmd=id"), 403, "nodes/{right}: get is not create");
+    }
+}
+
+/// What a node's pods are by the word of the reflector.
+#[derive(Default)]
+struct Known {
+    synced: bool,
+    interrupted: bool,
+    pods: BTreeMap<String, Pod>,
+}
+
+impl Known {
+    fn take(&mut self, change: Change<Pod>) {
+        let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
+        match change {
+            Change::Listed(pods) => {
+                self.synced = true;
+                self.pods = pods.items.into_iter().map(|pod| (name(&pod), pod)).collect();
+            }
+            Change::Applied(pod) => drop(self.pods.insert(name(&pod), pod)),
+            Change::Deleted(pod) => drop(self.pods.remove(&name(&pod))),
+            Change::Unreadable(_) => {}
+            Change::Interrupted(_) => self.interrupted = true,
+        }
+    }
+}
+
+#[test]
+fn the_pods_of_a_node_are_followed_through_an_outage() {
+    // Only for its directory: what a killed test leaves there is swept by the next.
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let mut cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
+    let kubeconfig = cluster.node_kubeconfig("node").unwrap();
+    let known: Arc<Mutex<Known>> = Arc::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let tasks = TaskGroup::new();
+    let client = Client::open(kubeconfig, Rate { per_second: 50, burst: 100 }, "test", &tasks).unwrap();
+    let told = known.clone();
+    tasks.spawn("pods", async move {
+        let what = Reflected {
+            namespace: None,
+            fields: Some("spec.nodeName=node".into()),
+            labels: None,
+            since: None,
+        };
+        reflect::<Pod>(&client, &what, |change| told.lock().unwrap().take(change)).await;
+    });
+    let until = |what: &str, is: &dyn Fn(&Known) -> bool| {
+        wait_until(PATIENCE, what, || {
+            let known = known.lock().unwrap();
+            let seen = || format!("{} {:?}", known.synced, known.pods.keys().collect::<Vec<_>>());
+            if is(&known) { Ok(()) } else { Err(seen()) }
+        })
+        .unwrap();
+    };
+    let names = |known: &Known| known.pods.keys().cloned().collect::<Vec<_>>().join(",");
+    let pods = "/api/v1/namespaces/default/pods";
+    let create = |cluster: &ControlPlane, name: &str, node: &str| {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }] },
+        });
+        cluster.create(pods, &pod).unwrap();
+    };
+    until("a first list", &|known| known.synced && known.pods.is_empty());
+    create(&cluster, "elsewhere", "other");
+    create(&cluster, "a", "node");
+    until("a new pod", &|known| names(known) == "a");
+    cluster.stop_server();
+    until("the outage to be noticed", &|known| known.interrupted && names(known) == "a");
+    cluster.start_server().unwrap();
+    create(&cluster, "b", "node");
+    until("what came after the outage", &|known| names(known) == "a,b");
+    let gone = cluster.send("DELETE", &format!("{pods}/a?gracePeriodSeconds=0"), None).unwrap();
+    assert_eq!(gone.status, 200, "{}", gone.text());
+    until("the end of a pod", &|known| names(known) == "b");
+    runtime.block_on(tasks.drain(PATIENCE));
+}

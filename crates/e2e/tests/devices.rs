@@ -1,0 +1,309 @@
+//! Devices of a real plugin: given to pods, kept through everything, told of.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, with};
+use mainstay_testkit::{Flavor, mainstay_binary, wait_until};
+use serde_json::{Value, json};
+
+const RESOURCE: &str = "example.com/dev";
+
+fn program() -> PathBuf {
+    // Where tests are run elsewhere than they are built, it is beside mainstay.
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
+    if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") }
+}
+
+fn wants(count: u32) -> Value {
+    let resources = json!({ "resources": { "limits": { RESOURCE: count } } });
+    json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] })
+}
+
+/// Devices of these names; those with a `-` before their name are not healthy.
+fn devices(names: &[&str]) -> Value {
+    names
+        .iter()
+        .map(|name| json!({ "id": name.trim_start_matches('-'), "healthy": !name.starts_with('-') }))
+        .collect()
+}
+
+fn plugin(world: &World, names: &[&str]) -> DevicePlugin {
+    let mut plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &devices(names)).unwrap();
+    plugin.start().unwrap();
+    plugin
+}
+
+/// What a plugin did for containers. When it heard that it is registered says nothing: it is called before.
+fn work(plugin: &DevicePlugin) -> Vec<String> {
+    plugin.calls().into_iter().filter(|call| call.contains(' ')).collect()
+}
+
+/// Ends a container, to have it restarted. The command may go down with it, so what it says is not listened to.
+fn end(world: &World, pod: &PodSeen) {
+    drop(world.exec(pod, "c", "kill -TERM 1"));
+}
+
+/// Waits until the Node object shows so many devices.
+#[track_caller]
+fn node_has(world: &World, allocatable: &str, capacity: &str) {
+    wait_until(SOON, &format!("{allocatable} of {capacity} devices"), || {
+        let node = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        let node: Value = serde_json::from_str(&node).map_err(|error| error.to_string())?;
+        let shown = |list: &str| node["status"][list][RESOURCE].as_str().unwrap_or("none").to_owned();
+        let shown = (shown("allocatable"), shown("capacity"));
+        if shown == (allocatable.to_owned(), capacity.to_owned()) {
+            Ok(())
+        } else {
+            Err(format!("{shown:?}"))
+        }
+    })
+    .unwrap();
+}
+
+/// Waits until PodResources says that the pod's container holds these, sorted, whatever their topology.
+#[track_caller]
+fn holds(world: &World, pod: &str, ids: &[&str]) -> Value {
+    wait_until(SOON, &format!("{pod} holds {ids:?}"), || {
+        let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+        let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
+        let found = pods.into_iter().find(|it| it["name"] == world.full_name(pod));
+        let devices = found.map(|pod| pod["containers"][0]["devices"].clone()).unwrap_or_default();
+        let entries = devices.as_array().cloned().unwrap_or_default();
+        let mut held: Vec<_> = entries.iter().filter_map(|it| it["device_ids"][0].as_str()).collect();
+        held.sort_unstable();
+        if held == ids { Ok(devices.clone()) } else { Err(list.to_string()) }
+    })
+    .unwrap()
+}
+
+/// What the container itself sees.
+fn sees(world: &World, pod: &PodSeen, ids: &str) {
+    assert_eq!(
+        world.exec(pod, "c", "echo $TEST_DEVICES; cat /plugin/hello").unwrap(),
+        format!("{ids}\nfrom the plugin")
+    );
+    for id in ids.split(',') {
+        let read = format!("test -c /dev/test-{id} && head -c 3 /dev/test-{id} | wc -c");
+        assert_eq!(world.exec(pod, "c", &read).unwrap(), "3", "{id}");
+    }
+    assert!(world.exec(pod, "c", "touch /plugin/mine").is_err(), "read only");
+    let inspected = world.crictl(&["inspect", pod.id("c")]).unwrap();
+    assert_eq!(inspected["status"]["annotations"]["example.com/devices"], ids);
+}
+
+#[test]
+fn a_pod_is_given_what_it_asks_for() {
+    for flavor in Flavor::ALL {
+        let world = World::start(flavor).unwrap();
+        let listed = json!([
+            { "id": "a", "healthy": true, "nodes": [0] },
+            { "id": "b", "healthy": true },
+            { "id": "c", "healthy": false },
+        ]);
+        let mut plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &listed).unwrap();
+        plugin.start().unwrap();
+        node_has(&world, "2", "3");
+
+        world.put("one", wants(1)).unwrap();
+        sees(&world, &world.running("one").unwrap(), "a");
+        let told = holds(&world, "one", &["a"]);
+        assert_eq!(
+            told,
+            json!([{ "resource_name": RESOURCE, "device_ids": ["a"], "topology": { "nodes": [{ "ID": "0" }] } }])
+        );
+        wait_until(SOON, "the two that are healthy", || {
+            let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+            let count = all["devices"].as_array().map(Vec::len);
+            if count == Some(2) { Ok(()) } else { Err(all.to_string()) }
+        })
+        .unwrap();
+
+        wait_until(SOON, "the table of devices", || {
+            let shown =
+                world.node.cli(&["resources", "--no-headers"]).map_err(|error| format!("{error:#}"))?;
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+            let holder = format!("default/{}", world.full_name("one"));
+            let expected = [
+                vec![RESOURCE, "a", "0", "Healthy", holder.as_str(), "c"],
+                vec![RESOURCE, "b", "-", "Healthy", "<none>", "<none>"],
+            ];
+            if words == expected { Ok(()) } else { Err(shown.clone()) }
+        })
+        .unwrap();
+
+        // What others hold is not there for a second one, until they go.
+        world.put("two", wants(2)).unwrap();
+        let message = "Pod was rejected: Node didn't have enough resource: example.com/dev, requested: 2, used: 1, capacity: 2";
+        let refused = world.wait("two", "its refusal", |pod| pod.text("/status/message") == message).unwrap();
+        assert_eq!((refused.phase(), refused.text("/status/reason")), ("Failed", "OutOfexample.com/dev"));
+        world.take_away("one").unwrap();
+        sees(&world, &world.running("two").unwrap(), "a,b");
+        holds(&world, "two", &["a", "b"]);
+        assert_eq!(work(&plugin), ["allocate a", "allocate a,b"]);
+    }
+}
+
+#[test]
+fn a_plugin_is_asked_what_goes_together_and_before_each_start() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let mut plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &devices(&["a", "b", "c"])).unwrap();
+    plugin.put("options", "preferred prestart").unwrap();
+    plugin.start().unwrap();
+    node_has(&world, "3", "3");
+    world.put("pod", wants(2)).unwrap();
+    let first = world.running("pod").unwrap();
+    holds(&world, "pod", &["b", "c"]);
+    end(&world, &first);
+    let again = world.wait("pod", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    assert_ne!(first.id("c"), again.id("c"));
+    sees(&world, &again, "b,c");
+    let expected = ["preferred 2 of a,b,c", "allocate b,c", "prestart b,c", "prestart b,c"];
+    assert_eq!(work(&plugin), expected);
+}
+
+#[test]
+fn what_happens_to_a_plugin_does_not_happen_to_pods() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let mut plugin = plugin(&world, &["a", "b"]);
+    node_has(&world, "2", "2");
+    world.put("pod", wants(1)).unwrap();
+    let first = world.running("pod").unwrap();
+    holds(&world, "pod", &["a"]);
+
+    plugin.have(&devices(&["-a", "b"])).unwrap();
+    node_has(&world, "1", "2");
+    plugin.kill();
+    node_has(&world, "0", "2");
+    // Its container is made again with what it had, though nobody is there to ask.
+    end(&world, &first);
+    let again = world.wait("pod", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    sees(&world, &again, "a");
+
+    plugin.have(&devices(&["a", "b", "c"])).unwrap();
+    plugin.start().unwrap();
+    node_has(&world, "3", "3");
+    world.put("other", wants(2)).unwrap();
+    world.running("other").unwrap();
+    holds(&world, "other", &["b", "c"]);
+    holds(&world, "pod", &["a"]);
+    let still = world.running("pod").unwrap();
+    assert_eq!((still.id("c"), still.uid()), (again.id("c"), first.uid()));
+    assert_eq!(world.node.get("/healthz/device-plugin").unwrap(), "ok");
+}
+
+#[test]
+fn a_restart_of_mainstay_changes_nothing() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    let mut plugin = plugin(&world, &["a", "b", "c"]);
+    node_has(&world, "3", "3");
+    for name in ["stays", "goes"] {
+        world.put(name, wants(1)).unwrap();
+        world.running(name).unwrap();
+    }
+    let before = world.running("stays").unwrap();
+    holds(&world, "stays", &["a"]);
+    let file = world.node.root().join("device-plugins/kubelet_internal_checkpoint");
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let entries = kept["Data"]["PodDeviceEntries"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["PodUID"] == before.uid()).unwrap();
+    assert_eq!(entry["DeviceIDs"], json!({ "-1": ["a"] }));
+    assert_eq!(kept["Data"]["RegisteredDevices"], json!({ RESOURCE: ["a", "b", "c"] }));
+
+    world.node.kill9();
+    plugin.kill();
+    world.take_away("goes").unwrap();
+    world.put("comes", wants(2)).unwrap();
+    world.node.start_again().unwrap();
+    // The plugin is known and not back: who runs runs on, who is new waits for it.
+    let waiting = world.wait("comes", "its wait", |pod| pod.waits("c") == "WaitingForDevicePlugin").unwrap();
+    assert_eq!(waiting.phase(), "Pending");
+    holds(&world, "stays", &["a"]);
+    node_has(&world, "0", "0");
+    world.gone("goes").unwrap();
+    plugin.start().unwrap();
+    node_has(&world, "3", "3");
+    sees(&world, &world.running("comes").unwrap(), "b,c");
+    holds(&world, "comes", &["b", "c"]);
+    let after = world.running("stays").unwrap();
+    assert_eq!((after.id("c"), after.restarts("c")), (before.id("c"), 0));
+
+    // A plugin that is there notices by itself.
+    world.node.kill9();
+    world.node.start_again().unwrap();
+    node_has(&world, "3", "3");
+    holds(&world, "stays", &["a"]);
+    holds(&world, "comes", &["b", "c"]);
+    assert_eq!(world.running("stays").unwrap().id("c"), before.id("c"));
+}
+
+#[test]
+fn only_the_pod_of_a_plugin_that_hangs_waits() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let plugin = plugin(&world, &["a"]);
+    node_has(&world, "1", "1");
+    plugin.put("hang", "").unwrap();
+    world.put("slow", wants(1)).unwrap();
+    world.wait("slow", "its wait", |pod| pod.waits("c") == "WaitingForDevicePlugin").unwrap();
+    world.put("other", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] })).unwrap();
+    world.running("other").unwrap();
+    plugin.put("refuse", "it is broken").unwrap();
+    plugin.take_away("hang").unwrap();
+    let message = "Pod was rejected: Allocate failed due to rpc error: code = Internal desc = it is broken, which is unexpected";
+    let refused = world.wait("slow", "its refusal", |pod| pod.text("/status/message") == message).unwrap();
+    assert_eq!((refused.phase(), refused.text("/status/reason")), ("Failed", "UnexpectedAdmissionError"));
+    assert!(world.sandboxes_of(refused.uid()).unwrap().is_empty(), "nothing was made of it");
+    world.event("slow", "UnexpectedAdmissionError", "it is broken").unwrap();
+    // Nobody would make a static pod anew, so it is tried again.
+    plugin.take_away("refuse").unwrap();
+    sees(&world, &world.running("slow").unwrap(), "a");
+}
+
+#[test]
+fn who_may_not_register_is_told_why() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let plugin = plugin(&world, &["a"]);
+    node_has(&world, "1", "1");
+    let root = world.node.root().join("device-plugins");
+    let ask = |version: &str, endpoint: &str, resource: &str| {
+        register(&program(), &world.node, version, endpoint, resource).unwrap()
+    };
+    let version = r#"Unknown: requested API version "v1" is not supported by kubelet. Supported version is ["v1beta1"]"#;
+    assert_eq!(ask("v1", "dev.sock", RESOURCE), version);
+    for name in
+        ["dev", "kubernetes.io/dev", "x.kubernetes.io/dev", "example.com/a b", "requests.example.com/dev", ""]
+    {
+        let refused = format!("Unknown: the ResourceName {name:?} is invalid");
+        assert_eq!(ask("v1beta1", "dev.sock", name), refused);
+    }
+    for endpoint in ["", "../dev.sock", "/run/dev.sock", "a/../../dev.sock"] {
+        let refused = format!(
+            "Unknown: the Endpoint {endpoint:?} is invalid: it must be the name of a socket in {}",
+            root.display()
+        );
+        assert_eq!(ask("v1beta1", endpoint, "example.com/other"), refused);
+    }
+    let missing = ask("v1beta1", "nobody.sock", "example.com/other");
+    assert!(missing.starts_with("Unknown: failed to dial device plugin: "), "{missing}");
+    let itself = ask("v1beta1", "kubelet.sock", "example.com/other");
+    assert!(
+        itself.starts_with("Unknown: failed to get device plugin options: rpc error: code = Unimplemented"),
+        "{itself}"
+    );
+    let twice = format!("Unknown: device plugin already connected: {}", root.join("dev.sock").display());
+    assert_eq!(ask("v1beta1", "dev.sock", RESOURCE), twice);
+
+    // Ten thousand are many, and more than that are too many; nobody else suffers.
+    let many = |count: u32| -> Value {
+        (0..count).map(|id| json!({ "id": format!("{id}"), "healthy": true })).collect()
+    };
+    plugin.have(&many(10_000)).unwrap();
+    node_has(&world, "10k", "10k");
+    plugin.have(&many(20_000)).unwrap();
+    node_has(&world, "0", "10k");
+    world.put("other", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] })).unwrap();
+    world.running("other").unwrap();
+}

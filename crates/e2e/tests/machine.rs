@@ -1,0 +1,183 @@
+//! What the machine itself has, and what pods get of it: swap, pressure, AppArmor, every capability, memory protection. What
+//! it lacks is looked at as well: each test says what must be so in either case. The test machine (`cargo xtask vm`) has all.
+
+use std::{fs, path::Path};
+
+use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, idle, sh, with};
+use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
+use serde_json::{Value, json};
+
+const MIB: i64 = 1 << 20;
+
+fn is_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+fn one(container: Value) -> Value {
+    json!({ "terminationGracePeriodSeconds": 1, "containers": [container] })
+}
+
+fn memory(request: &str, limit: &str) -> Value {
+    let resources = json!({ "requests": { "memory": request }, "limits": { "memory": limit } });
+    with(idle("c"), json!({ "resources": resources }))
+}
+
+/// The cgroup of a burstable pod.
+fn pod_cgroup(world: &World, seen: &PodSeen) -> CgroupFiles {
+    CgroupFiles::of(world, &["kubepods", "burstable", &format!("pod{}", seen.uid())])
+}
+
+/// A file of the first of the cgroup's directories that has it: v1 has one for each controller.
+fn read(cgroup: &CgroupFiles, file: &str) -> Option<String> {
+    let directories = cgroup.directories();
+    let mut controllers =
+        directories.iter().filter(|dir| is_v2() || !dir.starts_with("/sys/fs/cgroup/unified"));
+    let found = controllers.find_map(|dir| fs::read_to_string(dir.join(file)).ok());
+    found.map(|text| text.trim().to_owned())
+}
+
+#[test]
+fn a_static_pod_never_swaps_whatever_the_node_allows() {
+    let behaviors: &[&str] = if is_v2() { &["NoSwap", "LimitedSwap"] } else { &["NoSwap"] };
+    for behavior in behaviors {
+        let config = format!("{{failSwapOn: false, memorySwap: {{swapBehavior: {behavior}}}}}");
+        let world = World::with_config(Flavor::Debian16, &config).unwrap();
+        world.put("p", one(memory("32Mi", "64Mi"))).unwrap();
+        let seen = world.running("p").unwrap();
+        let container = pod_cgroup(&world, &seen).container(seen.id("c"));
+        assert_eq!(container.memory_limit(), Some(64 * MIB));
+        if is_v2() {
+            // The file is there if the kernel accounts swap at all.
+            let swap = read(&container, "memory.swap.max");
+            let root_accounts = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+            let mut root_accounts = root_accounts.map(|entry| entry.path().join("memory.swap.max"));
+            assert_eq!(swap.is_some(), root_accounts.any(|file| file.exists()));
+            assert!(swap.is_none_or(|swap| swap == "0"), "{behavior}");
+        } else {
+            // There memory and swap are limited together: the same limit leaves nothing for swap.
+            let both = read(&container, "memory.memsw.limit_in_bytes");
+            let accounts = Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
+            assert_eq!(both, accounts.then(|| (64 * MIB).to_string()), "{behavior}");
+        }
+    }
+}
+
+#[test]
+fn limited_swap_is_refused_where_swap_cannot_be_limited_by_itself() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let config = "{failSwapOn: false, memorySwap: {swapBehavior: LimitedSwap}}";
+    let mut node = Node::builder().containerd(&containerd).config(config).prepare().unwrap();
+    let started = node.start_again();
+    assert_eq!(started.is_ok(), is_v2(), "{started:?}");
+    assert_eq!(node.log().contains("LimitedSwap but it is only supported with cgroupv2"), !is_v2());
+}
+
+#[test]
+fn pressure_is_there_for_each_pod_where_the_kernel_measures_it() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    world.put("p", one(memory("32Mi", "64Mi"))).unwrap();
+    let seen = world.running("p").unwrap();
+    let measured = is_v2() && fs::read_to_string("/proc/pressure/memory").is_ok();
+    let cgroup = pod_cgroup(&world, &seen);
+    for file in ["cpu.pressure", "memory.pressure", "io.pressure"] {
+        let text = read(&cgroup, file);
+        assert_eq!(text.is_some(), measured, "{file}: {text:?}");
+        assert!(text.is_none_or(|text| text.starts_with("some avg10=")), "{file}");
+    }
+}
+
+#[test]
+fn app_armor_confines_where_it_is_and_is_refused_where_it_is_not() {
+    let enabled =
+        fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|is| is.trim() == "Y");
+    let world = World::start(Flavor::Debian16).unwrap();
+    let confined = |profile: Value| {
+        let script = "echo confinement=$(cat /proc/self/attr/current); while :; do sleep 1; done";
+        one(with(sh("c", script), json!({ "securityContext": { "appArmorProfile": profile } })))
+    };
+    world.put("default", confined(json!({ "type": "RuntimeDefault" }))).unwrap();
+    world.put("free", confined(json!({ "type": "Unconfined" }))).unwrap();
+    world
+        .put("unknown", confined(json!({ "type": "Localhost", "localhostProfile": "mainstay-has-none" })))
+        .unwrap();
+    if !enabled {
+        let seen = world.wait("default", "Failed", |pod| pod.phase() == "Failed").unwrap();
+        assert_eq!(seen.text("/status/reason"), "AppArmor");
+        assert!(seen.text("/status/message").contains("Cannot enforce AppArmor"), "{seen:?}");
+        world.running("free").unwrap();
+        return;
+    }
+    world.logged("default", "c", "confinement=cri-containerd.apparmor.d (enforce)").unwrap();
+    world.logged("free", "c", "confinement=unconfined").unwrap();
+    let seen = world
+        .wait("unknown", "the profile named", |pod| pod.waiting_message("c").contains("mainstay-has-none"));
+    assert_eq!(seen.unwrap().waits("c"), "CreateContainerError");
+}
+
+#[test]
+fn the_agent_and_its_pods_are_spared_by_the_oom_killer_where_that_may_be_asked_for() {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let may = u64::from_str_radix(capabilities, 16).unwrap() >> CAP_SYS_RESOURCE & 1 == 1;
+    let own: i64 = fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim().parse().unwrap();
+    let score = |pid: &str| -> i64 {
+        fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
+    };
+    let world = World::start(Flavor::Debian16).unwrap();
+    let agent = || score(&world.node.pid().unwrap().to_string());
+    wait_until(SOON, "the agent's score", || {
+        let told = world.node.log().contains("cannot protect mainstay from the kernel's OOM killer");
+        if (may && agent() == -999) || (!may && told) { Ok(()) } else { Err(format!("{}", agent())) }
+    })
+    .unwrap();
+    assert_eq!(agent(), if may { -999 } else { own }, "or left as it was");
+    let limits = json!({ "cpu": "100m", "memory": "32Mi" });
+    world.put("guaranteed", one(with(idle("c"), json!({ "resources": { "limits": limits } })))).unwrap();
+    let seen = world.running("guaranteed").unwrap();
+    assert_eq!(seen.text("/status/qosClass"), "Guaranteed");
+    let pid = world.crictl(&["inspect", seen.id("c")]).unwrap()["info"]["pid"].to_string();
+    // A runtime that may not lower it gives the container its own.
+    assert_eq!(score(&pid), if may { -997 } else { own.max(-997) });
+}
+
+#[test]
+fn memory_is_protected_and_throttled_on_cgroup_v2() {
+    let config = "{featureGates: {MemoryQoS: true}, memoryReservationPolicy: TieredReservation, memoryThrottlingFactor: 0.5}";
+    let world = World::with_config(Flavor::Debian16, config).unwrap();
+    world.put("p", one(memory("32Mi", "64Mi"))).unwrap();
+    let limits = json!({ "cpu": "100m", "memory": "32Mi" });
+    world.put("hard", one(with(idle("c"), json!({ "resources": { "limits": limits } })))).unwrap();
+    let (seen, hard) = (world.running("p").unwrap(), world.running("hard").unwrap());
+    let pod = pod_cgroup(&world, &seen);
+    let container = pod.container(seen.id("c"));
+    let hard_pod = CgroupFiles::of(&world, &["kubepods", &format!("pod{}", hard.uid())]);
+    let hard_container = hard_pod.container(hard.id("c"));
+    if !is_v2() {
+        for cgroup in [&pod, &container, &hard_container] {
+            assert_eq!(
+                ["memory.min", "memory.low", "memory.high"].map(|file| read(cgroup, file)),
+                [None, None, None]
+            );
+        }
+        return;
+    }
+    let value = |cgroup: &CgroupFiles, file: &str| read(cgroup, file).unwrap();
+    // Half of the way from the request to the limit; what is asked for is kept back as well as can be.
+    assert_eq!(value(&container, "memory.high"), (48 * MIB).to_string());
+    assert_eq!(value(&container, "memory.low"), (32 * MIB).to_string());
+    assert_eq!(value(&container, "memory.min"), "0");
+    assert_eq!(value(&hard_container, "memory.min"), (32 * MIB).to_string());
+    assert_eq!(value(&hard_container, "memory.high"), "max");
+    // Protection is only as good as that of the cgroups above.
+    wait_until(SOON, "the cgroups above to protect what is asked for", || {
+        let classes = [
+            (CgroupFiles::of(&world, &["kubepods", "burstable"]), "memory.low"),
+            (hard_pod.clone(), "memory.min"),
+        ];
+        let values: Vec<i64> =
+            classes.iter().map(|(cgroup, file)| value(cgroup, file).parse().unwrap_or(i64::MAX)).collect();
+        if values.iter().all(|value| *value >= 32 * MIB) { Ok(()) } else { Err(format!("{values:?}")) }
+    })
+    .unwrap();
+}

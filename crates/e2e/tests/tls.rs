@@ -1,0 +1,97 @@
+//! The secure port's handshake: versions, suites and curves as configured, and the certificate of mainstay's own making.
+
+use std::{fs, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use mainstay_testkit::{Containerd, Flavor, Http, Node};
+use rustls::{
+    ClientConfig, NamedGroup, RootCertStore, SupportedProtocolVersion,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+
+const OPEN: &str = "authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}\nauthorization: {mode: AlwaysAllow}\n";
+
+/// What a client can do, where it is not everything.
+#[derive(Default)]
+struct Client {
+    version: Option<&'static SupportedProtocolVersion>,
+    /// Part of the name of the suites.
+    suite: Option<&'static str>,
+    curve: Option<NamedGroup>,
+}
+
+impl Client {
+    fn of(&self, node: &Node) -> Result<Http> {
+        let mut provider = ring::default_provider();
+        if let Some(wanted) = self.suite {
+            provider.cipher_suites.retain(|suite| format!("{:?}", suite.suite()).contains(wanted));
+        }
+        if let Some(wanted) = self.curve {
+            provider.kx_groups.retain(|group| group.name() == wanted);
+        }
+        let mut roots = RootCertStore::empty();
+        let own = fs::read(node.root().join("pki/kubelet.crt")).context("no certificate")?;
+        for certificate in CertificateDer::pem_slice_iter(&own) {
+            roots.add(certificate?)?;
+        }
+        let versions = self.version.map_or(vec![&TLS12, &TLS13], |version| vec![version]);
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&versions)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Http::Tls(node.secure(), Arc::new(config)))
+    }
+
+    fn is_served(&self, node: &Node) -> Result<bool> {
+        Ok(self.of(node)?.get("/healthz").is_ok_and(|answer| answer.status == 200))
+    }
+}
+
+#[test]
+fn versions_suites_and_curves_are_those_of_the_configuration() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let any = Client::default;
+    let old = || Client { version: Some(&TLS12), ..Client::default() };
+    {
+        let config = format!("{OPEN}tlsMinVersion: VersionTLS13\ntlsCurvePreferences: [24]\n");
+        let node = Node::builder().containerd(&containerd).config(config).start()?;
+        ensure!(any().is_served(&node)?, "everything is offered");
+        ensure!(!old().is_served(&node)?, "1.2 is too old");
+        ensure!(Client { curve: Some(NamedGroup::secp384r1), ..any() }.is_served(&node)?);
+        ensure!(
+            !Client { curve: Some(NamedGroup::X25519), ..any() }.is_served(&node)?,
+            "not among the curves"
+        );
+    }
+    let config = format!("{OPEN}tlsCipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n");
+    let node = Node::builder().containerd(&containerd).config(config).start()?;
+    ensure!(old().is_served(&node)?, "1.2 is good enough where nothing is said");
+    ensure!(Client { suite: Some("AES_128_GCM"), ..old() }.is_served(&node)?);
+    ensure!(!Client { suite: Some("AES_256_GCM"), ..old() }.is_served(&node)?, "not among the suites");
+    ensure!(
+        Client { suite: Some("TLS13_AES_256_GCM"), version: Some(&TLS13), ..any() }.is_served(&node)?,
+        "1.3 has its own"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_certificate_of_its_own_making_is_kept_until_the_node_is_called_otherwise() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let read =
+        |node: &Node| fs::read_to_string(node.root().join("pki/kubelet.crt")).context("no certificate");
+    let mut node = Node::builder().containerd(&containerd).config(OPEN).name("before").start()?;
+    let first = read(&node)?;
+    ensure!(Client::default().is_served(&node)?, "good for 127.0.0.1");
+    node.sigterm()?;
+    node.start_again()?;
+    ensure!(read(&node)? == first, "a restart is no reason for a new one");
+    node.sigterm()?;
+    let root = node.root().to_owned();
+    let node = Node::builder().containerd(&containerd).config(OPEN).name("after").root(root).start()?;
+    ensure!(read(&node)? != first, "the node has another name");
+    ensure!(Client::default().is_served(&node)?, "and the new one is shown");
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! What people do with a cluster: the real controllers, the real scheduler and kubectl, with mainstay as the node.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use mainstay_e2e::{idle, seen::PATIENCE, sh, with};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, patient, tls_client, wait_until};
+use serde_json::{Value, json};
+
+/// Where pods find what they need to speak to the API server.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+struct Cluster {
+    plane: ControlPlane,
+    node: Node,
+}
+
+impl Cluster {
+    fn start(containerd: &Containerd) -> Self {
+        let plane = ControlPlane::start_whole(containerd.dir().join("cluster")).unwrap();
+        let clients = containerd.dir().join("clients.crt");
+        fs::write(&clients, &plane.authority().pem).unwrap();
+        let kubeconfig = plane.node_kubeconfig("node").unwrap();
+        let node = Node::builder()
+            .containerd(containerd)
+            .config(format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display()))
+            .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
+            .start()
+            .unwrap();
+        Self { plane, node }
+    }
+
+    /// What kubectl says; `Err` if it failed.
+    fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
+        let output = self.plane.kubectl(args).unwrap().stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(format!("kubectl {args:?}: {}{}", text(&output.stdout), text(&output.stderr)))
+        }
+    }
+
+    fn kubectl(&self, args: &[&str]) -> String {
+        self.try_kubectl(args).unwrap()
+    }
+
+    fn apply(&self, object: &Value) {
+        let mut kubectl = self.plane.kubectl(&["apply", "-f", "-"]).unwrap();
+        let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{object}");
+    }
+
+    fn pods(&self, selector: &str) -> Vec<Value> {
+        let list: Value =
+            serde_json::from_str(&self.kubectl(&["get", "pods", "-l", selector, "-o", "json"])).unwrap();
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Waits until so many pods of a label are Ready in a version, and there are no others.
+    fn ready(&self, selector: &str, count: usize, version: &str) -> Vec<Value> {
+        wait_until(PATIENCE * 2, &format!("{count} pods of {selector}, version {version}"), || {
+            let pods = self.pods(selector);
+            let fit = pods.iter().filter(|pod| is_ready(pod) && env(pod) == version).count();
+            if fit == count && pods.len() == count {
+                return Ok(pods);
+            }
+            let seen: Vec<_> = pods
+                .iter()
+                .map(|pod| format!("{} {} {}", pod["metadata"]["name"], env(pod), pod["status"]))
+                .collect();
+            Err(format!("{seen:#?}\n{}", self.plane.log_tail()))
+        })
+        .unwrap()
+    }
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    pod["metadata"].get("deletionTimestamp").is_none()
+        && conditions.iter().any(|it| it["type"] == "Ready" && it["status"] == "True")
+}
+
+fn env(pod: &Value) -> &str {
+    pod["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap_or_default()
+}
+
+fn template(app: &str, version: &str) -> Value {
+    let container = with(
+        idle("c"),
+        json!({
+            "env": [{ "name": "VERSION", "value": version }],
+            "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1 },
+        }),
+    );
+    json!({
+        "metadata": { "labels": { "app": app } },
+        "spec": { "terminationGracePeriodSeconds": 2, "containers": [container] },
+    })
+}
+
+fn deployment(replicas: u32, version: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": template("web", version),
+        },
+    })
+}
+
+fn restarts(pods: &[Value]) -> u64 {
+    pods.iter().filter_map(|pod| pod["status"]["containerStatuses"][0]["restartCount"].as_u64()).sum()
+}
+
+#[test]
+fn deployments_roll_also_while_mainstay_is_killed() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let mut cluster = Cluster::start(&containerd);
+    cluster.apply(&deployment(2, "1"));
+    let first = cluster.ready("app=web", 2, "1");
+    assert!(first.iter().all(|pod| pod["spec"]["nodeName"] == "node"));
+    cluster.kubectl(&["scale", "deployment/web", "--replicas=3"]);
+    cluster.ready("app=web", 3, "1");
+    // A new version, and mainstay is killed while it rolls.
+    cluster.apply(&deployment(3, "2"));
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--watch=false"]);
+    cluster.node.kill9();
+    cluster.node.start_again().unwrap();
+    let rolled = cluster.ready("app=web", 3, "2");
+    // The one instance that was being started when mainstay was killed may be lost; others are not.
+    assert!(restarts(&rolled) <= 1, "{rolled:#?}");
+    // Killed at rest: nothing notices.
+    let ids = |pods: &[Value]| {
+        let mut ids: Vec<_> =
+            pods.iter().map(|pod| pod["status"]["containerStatuses"][0]["containerID"].to_string()).collect();
+        ids.sort_unstable();
+        ids
+    };
+    cluster.node.kill9();
+    cluster.node.start_again().unwrap();
+    let after = cluster.ready("app=web", 3, "2");
+    assert_eq!(ids(&after), ids(&rolled));
+    cluster.kubectl(&["delete", "deployment/web", "--wait=true", "--timeout=90s"]);
+    wait_until(PATIENCE * 2, "the pods to be gone", || {
+        let left = cluster.pods("app=web");
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .unwrap();
+}
+
+/// A kubectl that goes on until it is dropped.
+struct Going(Child);
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn kubectl_works_as_with_any_node() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = Cluster::start(&containerd);
+    // What the node declares the API server relies on: kubectl's WebSockets end in mainstay.
+    wait_until(PATIENCE, "the declared features", || {
+        let declared =
+            cluster.try_kubectl(&["get", "node", "node", "-o", "jsonpath={.status.declaredFeatures}"])?;
+        let expected = r#"["ExtendWebSocketsToKubelet","RestartAllContainersOnContainerExits"]"#;
+        if declared == expected { Ok(()) } else { Err(declared) }
+    })
+    .unwrap();
+    // A DaemonSet comes to every node, a Job ends, and both are told of.
+    let serve = "echo hello from $VERSION; mkdir -p /tmp/www; echo served > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
+    let mut agent = template("agent", "1");
+    let container = &mut agent["spec"]["containers"][0];
+    container["command"] = json!(["/bin/sh", "-c", serve]);
+    cluster.apply(&json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
+        "spec": { "selector": { "matchLabels": { "app": "agent" } }, "template": agent },
+    }));
+    cluster.apply(&json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "once" },
+        "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [sh("c", "echo done")] } } },
+    }));
+    let agents = cluster.ready("app=agent", 1, "1");
+    let name = agents[0]["metadata"]["name"].as_str().unwrap();
+    cluster.kubectl(&["wait", "--for=condition=complete", "job/once", "--timeout=90s"]);
+    let job_log = cluster.kubectl(&["logs", "job/once"]);
+    assert_eq!(job_log, "done\n");
+
+    assert_eq!(cluster.kubectl(&["logs", name]), "hello from 1\n");
+    assert_eq!(cluster.kubectl(&["exec", name, "--", "sh", "-c", "echo $VERSION"]), "1\n");
+    let failed = cluster.try_kubectl(&["exec", name, "--", "sh", "-c", "exit 4"]).unwrap_err();
+    assert!(failed.contains("exit code 4"), "{failed}");
+    // Nobody asked for the token that every pod has, and the API server takes it; strangers it turns away.
+    let token = cluster.kubectl(&["exec", name, "--", "cat", &format!("{ACCOUNT}/token")]);
+    let ca = cluster.kubectl(&["exec", name, "--", "cat", &format!("{ACCOUNT}/ca.crt")]);
+    let by_its_ca = Http::Tls(cluster.plane.address(), tls_client(&ca, None).unwrap());
+    let bearer = format!("Bearer {token}");
+    let taken = by_its_ca.send("GET", "/api", &[("Authorization", &bearer)], b"").unwrap();
+    assert_eq!(taken.status, 200, "{}", taken.text());
+    assert_eq!(by_its_ca.get("/api").unwrap().status, 403);
+    let told = wait_until(PATIENCE, "events in describe", || {
+        let told = cluster.try_kubectl(&["describe", "pod", name])?;
+        if told.contains("Started") { Ok(told) } else { Err(told) }
+    })
+    .unwrap();
+    let status = told.lines().find(|line| line.starts_with("Status:")).unwrap();
+    assert!(status.ends_with(" Running"), "{told}");
+    let nodes = cluster.kubectl(&["get", "nodes"]);
+    assert!(
+        nodes.lines().nth(1).is_some_and(|line| line.starts_with("node") && line.contains(" Ready ")),
+        "{nodes}"
+    );
+
+    let mut forward = cluster.plane.kubectl(&["port-forward", name, ":8080"]).unwrap();
+    let mut forward = Going(forward.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    // Held until the end: kubectl writes a line for every connection, and would die of nobody reading.
+    let mut lines = BufReader::new(forward.0.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
+    // Forwarding from 127.0.0.1:40000 -> 8080
+    let port: u16 =
+        line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let (mut answer, mut part) = (String::new(), [0; 1024]);
+    while !answer.ends_with("served\n") {
+        let count = stream.read(&mut part).unwrap();
+        assert!(count > 0, "it ends too soon: {answer}");
+        answer.push_str(&String::from_utf8_lossy(&part[..count]));
+    }
+}
+
+#[test]
+fn a_stateful_set_behind_a_service_is_drained() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = Cluster::start(&containerd);
+    cluster.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "db" },
+        "spec": { "selector": { "app": "db" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
+    }));
+    cluster.apply(&json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "db" },
+        "spec": {
+            "replicas": 2, "serviceName": "db",
+            "selector": { "matchLabels": { "app": "db" } },
+            "template": template("db", "1"),
+        },
+    }));
+    // One after the other, by name, each as its own host.
+    let pods = cluster.ready("app=db", 2, "1");
+    let mut names: Vec<_> = pods.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["db-0", "db-1"]);
+    assert_eq!(cluster.kubectl(&["exec", "db-1", "--", "hostname"]), "db-1\n");
+    // Whoever looks for the service finds their addresses.
+    let mut addresses: Vec<_> = pods.iter().filter_map(|pod| pod["status"]["podIP"].as_str()).collect();
+    addresses.sort_unstable();
+    wait_until(PATIENCE * 2, "the endpoints of the service", || {
+        let args = ["get", "endpointslices", "-l", "kubernetes.io/service-name=db", "-o", "json"];
+        let list: Value =
+            serde_json::from_str(&cluster.try_kubectl(&args)?).map_err(|error| error.to_string())?;
+        let slices = list["items"].as_array().into_iter().flatten();
+        let mut ready: Vec<_> = slices
+            .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
+            .filter(|endpoint| endpoint["conditions"]["ready"] == true)
+            .filter_map(|endpoint| endpoint["addresses"][0].as_str())
+            .collect();
+        ready.sort_unstable();
+        if ready == addresses { Ok(()) } else { Err(list.to_string()) }
+    })
+    .unwrap();
+
+    // A drain ends them and keeps others away until the node is open again.
+    let patience = format!("--timeout={}s", patient(Duration::from_secs(120)).as_secs());
+    cluster.kubectl(&["drain", "node", "--ignore-daemonsets", "--force", &patience]);
+    let nodes = cluster.kubectl(&["get", "nodes"]);
+    assert!(nodes.contains("SchedulingDisabled"), "{nodes}");
+    wait_until(PATIENCE * 2, "nothing to run there", || {
+        let own = cluster.node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        if own.contains(r#""items":null"#) { Ok(()) } else { Err(own) }
+    })
+    .unwrap();
+    cluster.kubectl(&["uncordon", "node"]);
+    cluster.ready("app=db", 2, "1");
+}

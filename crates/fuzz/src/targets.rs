@@ -1,0 +1,261 @@
+//! The readers.
+
+use mainstay_podspec::{Content, PodGates, StaticPodPlace, decode_manifest, runtime};
+use mainstay_types::PodSource;
+
+/// Something that reads bytes from outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it reads.
+    pub reads: &'static str,
+    /// Inputs to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Reads an input and says what came of it; panics where the reader breaks a promise.
+    pub read: fn(&[u8]) -> String,
+    /// Inputs of the run that is part of `cargo test`.
+    pub short_run: u64,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "manifest",
+        reads: "pod, config map and secret manifests",
+        seeds: manifests,
+        read: manifest,
+        short_run: 1500,
+    },
+    Target {
+        name: "config",
+        reads: "KubeletConfiguration files",
+        seeds: configs,
+        read: config,
+        short_run: 1500,
+    },
+    Target {
+        name: "flags",
+        reads: "the flags of `mainstay kubelet`, one a line",
+        seeds: command_lines,
+        read: flags,
+        short_run: 1500,
+    },
+    Target {
+        name: "log",
+        reads: "container logs in the runtime's format",
+        seeds: log_files,
+        read: log,
+        short_run: 10_000,
+    },
+    Target {
+        name: "checkpoint",
+        reads: "state files",
+        seeds: state_files,
+        read: checkpoint,
+        short_run: 5000,
+    },
+    Target { name: "spdy", reads: "SPDY/3.1 frames", seeds: spdy_frames, read: spdy, short_run: 10_000 },
+    Target {
+        name: "websocket",
+        reads: "WebSocket frames",
+        seeds: ws_frames,
+        read: websocket,
+        short_run: 10_000,
+    },
+    Target {
+        name: "request",
+        reads: "paths and queries of HTTP requests",
+        seeds: request_targets,
+        read: request,
+        short_run: 10_000,
+    },
+    Target {
+        name: "cgroup",
+        reads: "the kernel's files about cgroups, processes and networks",
+        seeds: kernel_files,
+        read: kernel_file,
+        short_run: 10_000,
+    },
+];
+
+/// The one of that name.
+#[must_use]
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn manifests() -> Vec<Vec<u8>> {
+    texts(&[
+        include_str!("../../../examples/web.yaml"),
+        include_str!("../../../examples/sidecar.yaml"),
+        include_str!("../../../examples/settings.yaml"),
+        include_str!("../../../examples/job.yaml"),
+        include_str!("../seeds/wide.yaml"),
+        r#"{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}"#,
+    ])
+}
+
+/// What is accepted can be worked with: its resources are added up and its class is found without a panic.
+fn manifest(bytes: &[u8]) -> String {
+    let documents = match decode_manifest(bytes) {
+        Ok(documents) => documents,
+        Err(error) => return error.to_string(),
+    };
+    let place = StaticPodPlace {
+        node_name: "node",
+        source: PodSource::File,
+        origin: "/etc/kubernetes/manifests/a.yaml",
+        api_server: false,
+        gates: PodGates::DEFAULT,
+    };
+    let mut words = String::new();
+    for document in documents {
+        match document.content.and_then(|content| content.prepare(&place)) {
+            Ok((content, warnings)) => {
+                if let Content::Pod(pod) = &content {
+                    words.push_str(runtime::qos_class(pod).as_str());
+                    let requests = runtime::pod_requests(pod, runtime::Overhead::Included);
+                    let limits = runtime::pod_limits(pod, runtime::Overhead::Included);
+                    words.extend(requests.into_keys().chain(limits.into_keys()));
+                }
+                words.extend(warnings);
+            }
+            Err(problems) => words.extend(problems.iter().map(ToString::to_string)),
+        }
+        words.extend(document.warnings);
+    }
+    words
+}
+
+fn configs() -> Vec<Vec<u8>> {
+    texts(&[
+        include_str!("../seeds/config.yaml"),
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfeatureGates: {SidecarContainers: true}\n",
+        r#"{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","maxPods":10,"evictionHard":{"memory.available":"5%"}}"#,
+    ])
+}
+
+fn config(bytes: &[u8]) -> String {
+    match mainstay_config::load_text("/etc/kubelet.yaml", &String::from_utf8_lossy(bytes)) {
+        Ok(loaded) => loaded.notices.concat(),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn command_lines() -> Vec<Vec<u8>> {
+    texts(&[
+        "--max-pods=20\n-v2\n--node-labels=a=b,c=d\n--feature-gates=SidecarContainers=true\n",
+        "--eviction-hard=memory.available<100Mi\n--address\n127.0.0.1\n--fail-swap-on=false\n--system-reserved=cpu=100m\n",
+        "--hostname-override=a\n--sync-frequency=1m0s\n--kube-reserved\nmemory=1Gi\n--version=raw\n",
+    ])
+}
+
+fn flags(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match mainstay_config::parse_kubelet_flags(text.lines()) {
+        Ok(flags) => format!("good {}", flags.settings().root_dir.len()),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn log_files() -> Vec<Vec<u8>> {
+    texts(&[
+        "2026-01-02T03:04:05.678901234Z stdout F hello\n2026-01-02T03:04:06Z stderr P wor\n2026-01-02T03:04:06Z stderr F ld\n",
+        "2016-10-06T00:17:09.669794202Z stdout P:TAG1:TAG2 log content 2\n2016-10-20T18:39:20.57606443+02:00 stdout F x\n",
+        "{\"log\":\"1\\n\",\"stream\":\"stdout\",\"time\":\"2020-10-20T18:39:20.57606443Z\"}\n{\"log\":\"2\",\"stream\":\"stderr\",\"time\":\"2020-10-20T18:39:21Z\"}\n",
+    ])
+}
+
+/// A log reads the same however it is cut into blocks.
+fn log(bytes: &[u8]) -> String {
+    let whole = mainstay_logs::fuzz::decode(bytes, usize::MAX);
+    let cut = mainstay_logs::fuzz::decode(bytes, 1 + bytes.len() % 7);
+    assert_eq!(whole, cut, "a log that reads differently when it is read in pieces");
+    let lines = whole.iter().filter(|byte| **byte == b'\n').count();
+    let rough = ["nothing", "one line", "some lines", "many lines"][lines.min(9).div_ceil(3)];
+    format!("{rough} {}", if whole.ends_with(b"\n") { "whole" } else { "open" })
+}
+
+fn state_files() -> Vec<Vec<u8>> {
+    vec![
+        mainstay_checkpoint::fuzz::encode(&["a", "b"]),
+        mainstay_checkpoint::fuzz::encode(&[]),
+        br#"{"mainstay":"other","version":1,"checksum":"sha256:00","data":[]}"#.to_vec(),
+    ]
+}
+
+/// Data that were not written are not read: what passes the checksum is what it was.
+fn checkpoint(bytes: &[u8]) -> String {
+    match mainstay_checkpoint::fuzz::decode(bytes) {
+        Ok(values) => {
+            let written: Vec<&str> = values.iter().map(String::as_str).collect();
+            let again = mainstay_checkpoint::fuzz::decode(&mainstay_checkpoint::fuzz::encode(&written));
+            assert_eq!(again.ok(), Some(values), "data that change when they are written");
+            "good".to_owned()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+fn spdy_frames() -> Vec<Vec<u8>> {
+    vec![mainstay_stream::spdy::fuzz::example()]
+}
+
+fn spdy(bytes: &[u8]) -> String {
+    count(mainstay_stream::spdy::fuzz::frames(bytes))
+}
+
+fn ws_frames() -> Vec<Vec<u8>> {
+    vec![
+        // A masked text, a masked ping, a masked close with a code; then one with a length of two bytes.
+        b"\x81\x83\x01\x02\x03\x04\x60\x60\x60\x89\x80\x01\x02\x03\x04\x88\x82\x00\x00\x00\x00\x03\xe8"
+            .to_vec(),
+        [&b"\x82\xfe\x00\x80\x00\x00\x00\x00"[..], &[7; 128]].concat(),
+        b"\x01\x81\x00\x00\x00\x00a\x80\x81\x00\x00\x00\x00b".to_vec(),
+    ]
+}
+
+fn websocket(bytes: &[u8]) -> String {
+    count(mainstay_stream::ws::fuzz::frames(bytes))
+}
+
+/// A rough count in words, by which inputs that get further are told apart.
+fn count(frames: usize) -> String {
+    "frame ".repeat(frames.min(12))
+}
+
+fn request_targets() -> Vec<Vec<u8>> {
+    texts(&[
+        "/pods?labelSelector=a%3Db,c&watch=true",
+        "/containerLogs/default/web-node/main?tailLines=5&follow=1&sinceTime=2026-01-02T03:04:05Z&limitBytes=10&timestamps=true",
+        "//a/../b/./c%2fd/?x=1;2&y=%zz&z=+",
+        "/containerLogs/default/web/main?tail=all&previous=true&sinceSeconds=10&stream=Stdout",
+    ])
+}
+
+fn request(bytes: &[u8]) -> String {
+    mainstay_server::fuzz::request(&String::from_utf8_lossy(bytes))
+}
+
+fn kernel_files() -> Vec<Vec<u8>> {
+    texts(&[
+        "usage_usec 12\nuser_usec 3\nnr_periods 4\n",
+        "max 100000\n",
+        "8:0 rbytes=4096 wbytes=512 rios=1 wios=2 dbytes=0 dios=0 cost.usage=3\n",
+        "8:0 Read 4096\n8:0 Write 512\nTotal 4608\n",
+        "some avg10=1.50 avg60=0.20 avg300=0.00 total=12345\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
+        "MemTotal:       24682316 kB\nSwapTotal: 0 kB\n",
+        "a\nb\n  eth0: 3774 41 1 2 0 0 0 0 682 9 3 4 0 0 0 0\n",
+        "Max open files            1024                 1048576              files     \n",
+        "1\n42\n",
+    ])
+}
+
+fn kernel_file(bytes: &[u8]) -> String {
+    mainstay_sample::fuzz::formats(bytes)
+}

@@ -1,0 +1,212 @@
+//! `PodResourcesLister` in both versions, and mainstay's watch of it: who holds which CPUs, memory and devices.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mainstay_proto::{podresources::v1, podresources_v1alpha1 as v1alpha1};
+use mainstay_snapshot::SnapshotReader;
+use mainstay_task::Shutdown;
+use mainstay_types::{
+    Assignments, ContainerAssignment, ContainerKind, HeldDevice, MemoryBlock, NodeSnapshot, PodExt, PodStage,
+    PodView,
+};
+use tokio::sync::watch;
+
+use crate::{
+    cache::{self, Made, Newest, Same},
+    wire::{Answer, Code, Status, framed},
+};
+
+/// What gates say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switches {
+    pub(crate) get_allocatable: bool,
+    pub(crate) list_active: bool,
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct PodResources {
+    snapshots: SnapshotReader,
+    assignments: watch::Receiver<Arc<Assignments>>,
+    switches: Switches,
+    lists: Arc<Made<(u64, Same<Assignments>)>>,
+}
+
+impl PodResources {
+    pub(crate) fn new(
+        snapshots: SnapshotReader,
+        assignments: watch::Receiver<Arc<Assignments>>,
+        switches: Switches,
+    ) -> Self {
+        Self { snapshots, assignments, switches, lists: Arc::default() }
+    }
+
+    fn snapshot(&self) -> Result<Arc<NodeSnapshot>, Status> {
+        self.snapshots.borrow().clone().ok_or_else(Status::initializing)
+    }
+
+    fn newest(&self, snapshot: &NodeSnapshot, assignments: &Arc<Assignments>) -> Bytes {
+        self.lists.get((snapshot.generation, Same(Arc::clone(assignments))), || {
+            let all = !self.switches.list_active;
+            let pods = snapshot.pods.iter().filter(|view| all || is_active(view));
+            framed(&v1::ListPodResourcesResponse {
+                pod_resources: pods.map(|view| resources(view, assignments)).collect(),
+            })
+        })
+    }
+
+    pub(crate) fn list(&self) -> Result<Answer, Status> {
+        let (snapshot, assignments) = (self.snapshot()?, self.assignments.borrow().clone());
+        Ok(Answer::One(self.newest(&snapshot, &assignments)))
+    }
+
+    pub(crate) fn watch(&self, shutdown: &Shutdown) -> Result<Answer, Status> {
+        self.snapshot()?;
+        Ok(Answer::Many(cache::watch(self.clone(), shutdown)))
+    }
+
+    /// Active pods only, whatever the gate says. What is not there is `Unknown`, as upstream answers.
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Result<Answer, Status> {
+        let snapshot = self.snapshot()?;
+        let wanted = |view: &&Arc<PodView>| {
+            view.pod.namespace_ref() == namespace && view.pod.name_ref() == name && is_active(view)
+        };
+        // While one replaces another, the one that stays.
+        let mut found: Vec<_> = snapshot.pods.iter().filter(wanted).collect();
+        found.sort_by_key(|view| view.pod.metadata.deletion_timestamp.is_some());
+        let Some(view) = found.first() else {
+            return Err(Status::new(Code::Unknown, format!("pod {name} in namespace {namespace} not found")));
+        };
+        let pod_resources = Some(resources(view, &self.assignments.borrow()));
+        Ok(Answer::One(framed(&v1::GetPodResourcesResponse { pod_resources })))
+    }
+
+    pub(crate) fn allocatable(&self) -> Result<Answer, Status> {
+        if !self.switches.get_allocatable {
+            return Err(Status::new(Code::Unknown, "PodResources API GetAllocatableResources disabled"));
+        }
+        self.snapshot()?;
+        let assignments = self.assignments.borrow().clone();
+        let of = &assignments.allocatable;
+        Ok(Answer::One(framed(&v1::AllocatableResourcesResponse {
+            devices: devices(&of.devices),
+            cpu_ids: of.cpus.iter().map(|cpu| i64::from(*cpu)).collect(),
+            memory: memory(&of.memory),
+        })))
+    }
+
+    /// Every pod that is known, also a finished one.
+    pub(crate) fn list_alpha(&self) -> Result<Answer, Status> {
+        let (snapshot, assignments) = (self.snapshot()?, self.assignments.borrow().clone());
+        let pod_resources = snapshot.pods.iter().map(|view| resources_alpha(view, &assignments)).collect();
+        Ok(Answer::One(framed(&v1alpha1::ListPodResourcesResponse { pod_resources })))
+    }
+}
+
+impl Newest for PodResources {
+    fn now(&mut self) -> Result<Bytes, Status> {
+        let snapshot = self.snapshots.borrow_and_update().clone().ok_or_else(Status::initializing)?;
+        let assignments = self.assignments.borrow_and_update().clone();
+        Ok(self.newest(&snapshot, &assignments))
+    }
+
+    async fn changed(&mut self) -> Result<(), Status> {
+        // Cancel safe: both only mark a value as seen. Without managers nobody changes assignments.
+        tokio::select! {
+            changed = self.snapshots.changed() => changed.map_err(|_| cache::ending()),
+            Ok(()) = self.assignments.changed() => Ok(()),
+        }
+    }
+}
+
+/// Pending, running, or still stopping; not one that is over or was never let in.
+fn is_active(view: &PodView) -> bool {
+    let phase = view.status.phase.as_deref();
+    let terminal = matches!(phase, Some("Succeeded" | "Failed"));
+    view.stage != PodStage::Terminated && (!terminal || view.stage == PodStage::Terminating)
+}
+
+fn resources(view: &PodView, assignments: &Assignments) -> v1::PodResources {
+    let held = assignments.pods.get(&view.uid);
+    let kinds = [ContainerKind::Sidecar, ContainerKind::Regular];
+    let containers = view.pod.all_containers().filter(|(kind, _)| kinds.contains(kind));
+    let nothing = ContainerAssignment::default();
+    v1::PodResources {
+        name: view.pod.name_ref().to_owned(),
+        namespace: view.pod.namespace_ref().to_owned(),
+        containers: containers
+            .map(|(_, container)| {
+                let held =
+                    held.and_then(|pod| pod.containers.get(container.name.as_str())).unwrap_or(&nothing);
+                v1::ContainerResources {
+                    name: container.name.clone(),
+                    devices: devices(&held.devices),
+                    cpu_ids: held.cpus.iter().map(|cpu| i64::from(*cpu)).collect(),
+                    memory: memory(&held.memory),
+                    dynamic_resources: Vec::new(),
+                }
+            })
+            .collect(),
+        cpu_ids: held.into_iter().flat_map(|pod| &pod.cpus).map(|cpu| i64::from(*cpu)).collect(),
+        memory: held.map(|pod| memory(&pod.memory)).unwrap_or_default(),
+    }
+}
+
+fn resources_alpha(view: &PodView, assignments: &Assignments) -> v1alpha1::PodResources {
+    let held = assignments.pods.get(&view.uid);
+    let containers = view.pod.all_containers().filter(|(kind, _)| *kind == ContainerKind::Regular);
+    v1alpha1::PodResources {
+        name: view.pod.name_ref().to_owned(),
+        namespace: view.pod.namespace_ref().to_owned(),
+        containers: containers
+            .map(|(_, container)| {
+                let held = held.and_then(|pod| pod.containers.get(container.name.as_str()));
+                let devices = held.into_iter().flat_map(|held| &held.devices);
+                v1alpha1::ContainerResources {
+                    name: container.name.clone(),
+                    devices: devices
+                        .map(|device| v1alpha1::ContainerDevices {
+                            resource_name: device.resource.to_string(),
+                            device_ids: vec![device.id.to_string()],
+                        })
+                        .collect(),
+                }
+            })
+            .collect(),
+    }
+}
+
+/// One entry for each device and node; one without topology for a device of no node.
+fn devices(held: &[HeldDevice]) -> Vec<v1::ContainerDevices> {
+    let entry = |device: &HeldDevice, topology| v1::ContainerDevices {
+        resource_name: device.resource.to_string(),
+        device_ids: vec![device.id.to_string()],
+        topology,
+    };
+    held.iter()
+        .flat_map(|device| {
+            let mut entries: Vec<_> =
+                device.nodes.iter().map(|node| entry(device, Some(topology(&[*node])))).collect();
+            if entries.is_empty() {
+                entries.push(entry(device, None));
+            }
+            entries
+        })
+        .collect()
+}
+
+fn memory(blocks: &[MemoryBlock]) -> Vec<v1::ContainerMemory> {
+    blocks
+        .iter()
+        .map(|block| v1::ContainerMemory {
+            memory_type: block.kind.to_string(),
+            size: block.bytes,
+            topology: Some(topology(&block.nodes)),
+        })
+        .collect()
+}
+
+fn topology(nodes: &[u32]) -> v1::TopologyInfo {
+    v1::TopologyInfo { nodes: nodes.iter().map(|node| v1::NumaNode { id: i64::from(*node) }).collect() }
+}

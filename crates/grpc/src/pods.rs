@@ -1,0 +1,368 @@
+//! `v1alpha1.Pods`: this node's pods, whole, as a list and as events.
+//!
+//! A pod is encoded once, when somebody first wants it, and sent to all who do. Watchers are told by one feed: each has a queue of
+//! steps, a step being all that changed from one snapshot to the next; whose queue is full is let go, so that nobody waits for
+//! him and nothing piles up.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use http::HeaderMap;
+use mainstay_proto::{
+    core::{Mask, encode_pod},
+    pods::{EventType, GetPodResponse},
+};
+use mainstay_snapshot::SnapshotReader;
+use mainstay_types::{Counters, NodeSnapshot, PodExt, PodView};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use tokio::sync::mpsc;
+
+use crate::{
+    metrics,
+    wire::{Answer, Code, Status, framed, put_prefix},
+};
+
+/// The metadata key of a field mask.
+const FIELD_MASK: &str = "x-kubernetes-fieldmask";
+/// Steps that may wait for a watcher, as upstream's events.
+const QUEUE: usize = 100;
+/// Masks for which a pod's bytes are kept.
+const KEPT_MASKS: usize = 4;
+/// How long encoded pods are kept after somebody asked, if nobody watches.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// The service.
+pub(crate) struct Pods {
+    snapshots: SnapshotReader,
+    counters: Arc<Counters>,
+    feed: Mutex<Feed>,
+}
+
+struct Feed {
+    /// The newest that somebody wanted.
+    list: Option<Arc<List>>,
+    watchers: Vec<mpsc::Sender<Arc<Step>>>,
+    used: Instant,
+    closed: bool,
+}
+
+/// The pods of a snapshot.
+struct List {
+    generation: u64,
+    /// By UID.
+    entries: Vec<Arc<Entry>>,
+    /// All of them as an answer.
+    whole: OnceLock<Bytes>,
+}
+
+/// A pod and its bytes.
+struct Entry {
+    view: Arc<PodView>,
+    whole: OnceLock<Bytes>,
+    masked: Mutex<VecDeque<(Mask, Bytes)>>,
+}
+
+/// From one list to the next.
+struct Step {
+    changes: Vec<Change>,
+}
+
+/// What became of a pod.
+enum Change {
+    Added(Arc<Entry>),
+    Modified { before: Arc<Entry>, after: Arc<Entry> },
+    Deleted(Bytes),
+}
+
+/// The mask that a call's metadata names.
+pub(crate) fn mask(headers: &HeaderMap) -> Result<Option<Mask>, Status> {
+    let mut paths: Vec<&str> = Vec::new();
+    for value in headers.get_all(FIELD_MASK) {
+        let text = value.to_str();
+        paths.push(text.map_err(|_| Status::new(Code::InvalidArgument, "field mask: not readable text"))?);
+    }
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let mask = Mask::parse(&paths.join(","));
+    mask.map(Some).map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))
+}
+
+impl Pods {
+    pub(crate) fn new(snapshots: SnapshotReader, counters: Arc<Counters>) -> Self {
+        let feed = Feed { list: None, watchers: Vec::new(), used: Instant::now(), closed: false };
+        Self { snapshots, counters, feed: Mutex::new(feed) }
+    }
+
+    fn feed(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pods of the newest snapshot. Whoever sees it first also tells the watchers.
+    fn newest(&self, feed: &mut Feed) -> Result<Arc<List>, Status> {
+        let snapshot = self.snapshots.borrow().clone().ok_or_else(Status::initializing)?;
+        feed.used = Instant::now();
+        Ok(feed.advance(&snapshot, &self.counters))
+    }
+
+    pub(crate) fn list(&self, mask: Option<&Mask>) -> Result<Answer, Status> {
+        let list = self.newest(&mut self.feed())?;
+        Ok(Answer::One(match mask {
+            None => list.whole.get_or_init(|| list.answer(None)).clone(),
+            mask => list.answer(mask),
+        }))
+    }
+
+    pub(crate) fn get(&self, uid: &str, mask: Option<&Mask>) -> Result<Answer, Status> {
+        let list = self.newest(&mut self.feed())?;
+        let found = list.entries.iter().find(|entry| entry.view.uid.as_str() == uid);
+        let entry =
+            found.ok_or_else(|| Status::new(Code::NotFound, format!("pod with UID {uid} not found")))?;
+        Ok(Answer::One(framed(&GetPodResponse { pod: entry.bytes(mask) })))
+    }
+
+    pub(crate) fn watch(&self, mask: Option<Mask>) -> Result<Answer, Status> {
+        let mut feed = self.feed();
+        let list = self.newest(&mut feed)?;
+        if feed.closed {
+            return Err(closed());
+        }
+        let (sender, steps) = mpsc::channel(QUEUE);
+        feed.watchers.retain(|watcher| !watcher.is_closed());
+        feed.watchers.push(sender);
+        drop(feed);
+        let watcher = Watcher { initial: Some((list, 0)), steps, step: None, pieces: VecDeque::new(), mask };
+        Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
+            let piece = watcher.next().await;
+            Some((piece, watcher))
+        }))))
+    }
+
+    /// Tells watchers what changes. Cancel safe: what was seen and not told is told by whoever looks next.
+    pub(crate) async fn run(&self) {
+        let mut snapshots = self.snapshots.clone();
+        while snapshots.changed().await.is_ok() {
+            let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
+            let mut feed = self.feed();
+            if feed.watchers.is_empty() {
+                if feed.used.elapsed() > KEPT {
+                    feed.list = None;
+                }
+            } else {
+                feed.advance(&snapshot, &self.counters);
+            }
+        }
+    }
+
+    /// Ends all watches.
+    pub(crate) fn close(&self) {
+        let mut feed = self.feed();
+        feed.closed = true;
+        feed.watchers.clear();
+    }
+}
+
+impl Feed {
+    fn advance(&mut self, snapshot: &NodeSnapshot, counters: &Counters) -> Arc<List> {
+        if let Some(list) = self.list.as_ref().filter(|list| list.generation >= snapshot.generation) {
+            return Arc::clone(list);
+        }
+        let known: HashMap<&str, &Arc<Entry>> = self
+            .list
+            .iter()
+            .flat_map(|list| &list.entries)
+            .map(|entry| (entry.view.uid.as_str(), entry))
+            .collect();
+        let mut entries: Vec<Arc<Entry>> = snapshot
+            .pods
+            .iter()
+            .map(|view| match known.get(view.uid.as_str()) {
+                Some(entry) if entry.view.json == view.json => Arc::clone(entry),
+                _ => Arc::new(Entry::new(Arc::clone(view))),
+            })
+            .collect();
+        entries.sort_by(|a, b| a.view.uid.cmp(&b.view.uid));
+        let step = (!self.watchers.is_empty()).then(|| Step::between(&known, &entries));
+        let list = Arc::new(List { generation: snapshot.generation, entries, whole: OnceLock::new() });
+        self.list = Some(Arc::clone(&list));
+        if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
+            let step = Arc::new(step);
+            self.watchers.retain(|watcher| match watcher.try_send(Arc::clone(&step)) {
+                Ok(()) => true,
+                Err(mpsc::error::TrySendError::Full(_)) => {
+                    counters.add(metrics::PODS_DROPPED, &[]);
+                    false
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => false,
+            });
+        }
+        list
+    }
+}
+
+impl Step {
+    /// First those that are gone, then the rest in the list's order.
+    fn between(before: &HashMap<&str, &Arc<Entry>>, after: &[Arc<Entry>]) -> Self {
+        let there: HashMap<&str, ()> = after.iter().map(|entry| (entry.view.uid.as_str(), ())).collect();
+        let mut gone: Vec<_> = before.iter().filter(|(uid, _)| !there.contains_key(*uid)).collect();
+        gone.sort_by_key(|(uid, _)| **uid);
+        let mut changes: Vec<_> =
+            gone.into_iter().map(|(_, entry)| Change::Deleted(remains(&entry.view))).collect();
+        changes.extend(after.iter().filter_map(|entry| match before.get(entry.view.uid.as_str()) {
+            None => Some(Change::Added(Arc::clone(entry))),
+            Some(known) if Arc::ptr_eq(known, entry) => None,
+            Some(known) => Some(Change::Modified { before: Arc::clone(known), after: Arc::clone(entry) }),
+        }));
+        Self { changes }
+    }
+}
+
+/// What is said of a pod that is gone.
+fn remains(view: &PodView) -> Bytes {
+    let pod = serde_json::json!({"metadata": {
+        "name": view.pod.name_ref(), "namespace": view.pod.namespace_ref(), "uid": view.uid.as_str(),
+    }});
+    encode_pod(&pod, None).into()
+}
+
+impl List {
+    /// `ListPodsResponse` with its prefix.
+    fn answer(&self, mask: Option<&Mask>) -> Bytes {
+        let pods: Vec<Bytes> = self.entries.iter().map(|entry| entry.bytes(mask)).collect();
+        let length = pods.iter().map(|pod| field_len(pod.len())).sum();
+        let mut out = BytesMut::with_capacity(length + 5);
+        put_prefix(&mut out, length);
+        for pod in pods {
+            put_field(&mut out, 1, pod.len());
+            out.extend_from_slice(&pod);
+        }
+        out.freeze()
+    }
+}
+
+/// How long a `bytes` field of a one-byte key is.
+fn field_len(length: usize) -> usize {
+    1 + encoded_len_varint(length as u64) + length
+}
+
+/// All of such a field but the bytes.
+fn put_field(out: &mut BytesMut, number: u32, length: usize) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(length as u64, out);
+}
+
+impl Entry {
+    fn new(view: Arc<PodView>) -> Self {
+        Self { view, whole: OnceLock::new(), masked: Mutex::default() }
+    }
+
+    fn bytes(&self, mask: Option<&Mask>) -> Bytes {
+        let Some(mask) = mask else {
+            return self.whole.get_or_init(|| self.encode(None)).clone();
+        };
+        let mut kept = self.masked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bytes)) = kept.iter().find(|(of, _)| of == mask) {
+            return bytes.clone();
+        }
+        let bytes = self.encode(Some(mask));
+        if kept.len() == KEPT_MASKS {
+            kept.pop_front();
+        }
+        kept.push_back((mask.clone(), bytes.clone()));
+        bytes
+    }
+
+    fn encode(&self, mask: Option<&Mask>) -> Bytes {
+        // What the snapshot made is JSON.
+        let pod = serde_json::from_slice(&self.view.json).unwrap_or_default();
+        encode_pod(&pod, mask).into()
+    }
+}
+
+/// A watch.
+struct Watcher {
+    /// What was there when it began, and how much of it has been told.
+    initial: Option<(Arc<List>, usize)>,
+    steps: mpsc::Receiver<Arc<Step>>,
+    /// The step that is being told, and how much of it has been.
+    step: Option<(Arc<Step>, usize)>,
+    /// Of an event, yet to be sent.
+    pieces: VecDeque<Bytes>,
+    mask: Option<Mask>,
+}
+
+impl Watcher {
+    /// The next piece of the stream. Cancel safe: only the wait for another step is waited for.
+    async fn next(&mut self) -> Result<Bytes, Status> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Ok(piece);
+            }
+            if let Some((list, at)) = &mut self.initial {
+                if let Some(entry) = list.entries.get(*at) {
+                    *at += 1;
+                    let pod = entry.bytes(self.mask.as_ref());
+                    self.event(EventType::Added, pod);
+                } else {
+                    self.initial = None;
+                    self.event(EventType::InitialSyncComplete, Bytes::new());
+                }
+            } else if let Some((step, at)) = &mut self.step {
+                let mask = self.mask.as_ref();
+                let event = match step.changes.get(*at) {
+                    Some(Change::Added(entry)) => Some((EventType::Added, entry.bytes(mask))),
+                    Some(Change::Deleted(remains)) => Some((EventType::Deleted, remains.clone())),
+                    Some(Change::Modified { before, after }) => {
+                        let bytes = after.bytes(mask);
+                        // Of what is masked out nothing is told.
+                        let told = mask.is_some() && before.bytes(mask) == bytes;
+                        (!told).then_some((EventType::Modified, bytes))
+                    }
+                    None => {
+                        self.step = None;
+                        continue;
+                    }
+                };
+                *at += 1;
+                if let Some((kind, pod)) = event {
+                    self.event(kind, pod);
+                }
+            } else {
+                let step = self.steps.recv().await.ok_or_else(closed)?;
+                self.step = Some((step, 0));
+            }
+        }
+    }
+
+    /// `WatchPodsEvent`: what is this watcher's own, then the bytes that all share.
+    fn event(&mut self, kind: EventType, pod: Bytes) {
+        let body = if pod.is_empty() { 0 } else { field_len(pod.len()) };
+        let mut head = BytesMut::with_capacity(16);
+        put_prefix(&mut head, 2 + body);
+        encode_key(1, WireType::Varint, &mut head);
+        head.put_u8(kind as u8);
+        if !pod.is_empty() {
+            put_field(&mut head, 2, pod.len());
+        }
+        self.pieces.push_back(head.freeze());
+        if !pod.is_empty() {
+            self.pieces.push_back(pod);
+        }
+    }
+}
+
+fn closed() -> Status {
+    Status::new(Code::ResourceExhausted, "watch client channel closed")
+}
+
+impl fmt::Debug for Pods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pods").finish_non_exhaustive()
+    }
+}

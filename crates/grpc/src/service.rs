@@ -1,0 +1,177 @@
+//! From a request to the handler that answers it: which call it is, whether the caller may ask now, and what is counted.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body::Body;
+use mainstay_proto::{
+    podinfo::PodConditionsRequest, podresources::v1::GetPodResourcesRequest, pods::GetPodRequest,
+};
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::Counters;
+
+use crate::{
+    metrics,
+    peer::{Peers, Place, Rate},
+    podinfo::PodInfo,
+    podresources::PodResources,
+    pods::{self, Pods},
+    wire::{self, Answer, Code, Ended, Reply, Status},
+};
+
+/// What one socket serves.
+pub(crate) enum Api {
+    PodInfo(PodInfo),
+    Pods(Arc<Pods>),
+    PodResources(PodResources),
+}
+
+impl Api {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::PodInfo(_) => "PodInfo",
+            Self::Pods(_) => "Pods",
+            Self::PodResources(_) => "PodResources",
+        }
+    }
+
+    /// What there is: service, method, call.
+    fn calls(&self) -> &'static [(&'static str, &'static str, Call)] {
+        match self {
+            Self::PodInfo(_) => &[
+                ("podinfo.v1alpha1.PodInfo", "ListPodConditions", Call::ListConditions),
+                ("podinfo.v1alpha1.PodInfo", "WatchPodConditions", Call::WatchConditions),
+                ("podinfo.v1alpha1.PodInfo", "GetPodConditions", Call::GetConditions),
+            ],
+            Self::Pods(_) => &[
+                ("v1alpha1.Pods", "ListPods", Call::ListPods),
+                ("v1alpha1.Pods", "WatchPods", Call::WatchPods),
+                ("v1alpha1.Pods", "GetPod", Call::GetPod),
+            ],
+            Self::PodResources(_) => &[
+                ("v1.PodResourcesLister", "List", Call::ListResources),
+                ("v1.PodResourcesLister", "GetAllocatableResources", Call::GetAllocatable),
+                ("v1.PodResourcesLister", "Get", Call::GetResources),
+                ("v1alpha1.PodResourcesLister", "List", Call::ListResourcesAlpha),
+                ("mainstay.podresources.v1alpha1.PodResourcesWatcher", "Watch", Call::WatchResources),
+            ],
+        }
+    }
+}
+
+/// All calls there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    ListConditions,
+    WatchConditions,
+    GetConditions,
+    ListPods,
+    WatchPods,
+    GetPod,
+    ListResources,
+    GetAllocatable,
+    GetResources,
+    ListResourcesAlpha,
+    WatchResources,
+}
+
+impl Call {
+    /// As metrics name it.
+    pub(crate) fn version(self) -> &'static str {
+        match self {
+            Self::ListResources | Self::GetAllocatable | Self::GetResources => "v1",
+            _ => "v1alpha1",
+        }
+    }
+
+    /// Streams last, and are not limited by how often one asks.
+    fn streams(self) -> bool {
+        matches!(self, Self::WatchConditions | Self::WatchPods | Self::WatchResources)
+    }
+}
+
+/// A socket's calls with what they need.
+pub(crate) struct Service {
+    api: Api,
+    pub(crate) peers: Arc<Peers>,
+    counters: Arc<Counters>,
+    shutdown: Shutdown,
+}
+
+impl Service {
+    pub(crate) fn new(api: Api, rate: Rate, counters: Arc<Counters>, tasks: &TaskGroup) -> Self {
+        Self { api, peers: Arc::new(Peers::new(rate)), counters, shutdown: tasks.shutdown() }
+    }
+
+    /// Answers one call. The limiter comes first: who asks too often costs nothing else, and is not counted, as upstream.
+    pub(crate) async fn call<B>(&self, place: &Place, request: Request<B>) -> Response<Reply>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let call = match wire::method(&request) {
+            Ok((service, method)) => match self.find(service, method) {
+                Ok(call) => call,
+                Err(status) => return wire::refuse(&status),
+            },
+            Err(response) => return *response,
+        };
+        if !call.streams() && !place.may_ask() {
+            return wire::refuse(&Status::new(Code::ResourceExhausted, "rejected by rate limit"));
+        }
+        let counters = Arc::clone(&self.counters);
+        let ended = Ended::new(move |code| metrics::count(&counters, call, code));
+        wire::respond(self.answer(call, request).await, ended)
+    }
+
+    fn find(&self, service: &str, method: &str) -> Result<Call, Status> {
+        let calls = self.api.calls();
+        if let Some((_, _, call)) = calls.iter().find(|(of, name, _)| (*of, *name) == (service, method)) {
+            return Ok(*call);
+        }
+        let known = calls.iter().any(|(of, _, _)| *of == service);
+        Err(Status::new(
+            Code::Unimplemented,
+            if known {
+                format!("unknown method {method} for service {service}")
+            } else {
+                format!("unknown service {service}")
+            },
+        ))
+    }
+
+    async fn answer<B>(&self, call: Call, request: Request<B>) -> Result<Answer, Status>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        match (&self.api, call) {
+            (Api::PodInfo(info), Call::GetConditions) => {
+                info.get(&wire::read::<PodConditionsRequest, _>(body).await?.pod_uid)
+            }
+            (Api::PodResources(resources), Call::GetResources) => {
+                let wanted: GetPodResourcesRequest = wire::read(body).await?;
+                resources.get(&wanted.pod_namespace, &wanted.pod_name)
+            }
+            (Api::Pods(pods), Call::GetPod) => {
+                let mask = pods::mask(&head.headers)?;
+                pods.get(&wire::read::<GetPodRequest, _>(body).await?.pod_uid, mask.as_ref())
+            }
+            (api, call) => {
+                // The rest ask for nothing in particular: any fields in the message are from a newer client.
+                wire::read::<(), _>(body).await?;
+                match (api, call) {
+                    (Api::PodInfo(info), Call::ListConditions) => info.list(),
+                    (Api::PodInfo(info), _) => info.watch(&self.shutdown),
+                    (Api::Pods(pods), Call::ListPods) => pods.list(pods::mask(&head.headers)?.as_ref()),
+                    (Api::Pods(pods), _) => pods.watch(pods::mask(&head.headers)?),
+                    (Api::PodResources(resources), Call::GetAllocatable) => resources.allocatable(),
+                    (Api::PodResources(resources), Call::ListResourcesAlpha) => resources.list_alpha(),
+                    (Api::PodResources(resources), Call::WatchResources) => resources.watch(&self.shutdown),
+                    (Api::PodResources(resources), _) => resources.list(),
+                }
+            }
+        }
+    }
+}

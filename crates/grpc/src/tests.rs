@@ -1,0 +1,417 @@
+//! All services on real sockets, asked with tonic's clients.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_proto::{
+    podinfo::{Empty, PodConditionsRequest, pod_info_client::PodInfoClient},
+    podresources::{
+        mainstay::podresources::v1alpha1::{
+            WatchPodResourcesRequest, pod_resources_watcher_client::PodResourcesWatcherClient,
+        },
+        v1::{
+            AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest,
+            pod_resources_lister_client::PodResourcesListerClient,
+        },
+    },
+    podresources_v1alpha1,
+    pods::{
+        EventType, GetPodRequest, ListPodsRequest, WatchPodsEvent, WatchPodsRequest, pods_client::PodsClient,
+    },
+};
+use mainstay_task::TaskGroup;
+use mainstay_types::{
+    Allocatable, Assignments, ContainerAssignment, Counters, FullName, HeldDevice, MemoryBlock, NodeSnapshot,
+    ObservedState, PodAssignment, PodSource, PodStage, PodView,
+};
+use serde_json::{Value, json};
+use tokio::{net::UnixStream, sync::watch, time::timeout};
+use tonic::{
+    Code, Streaming,
+    metadata::MetadataValue,
+    transport::{Channel, Endpoint, Uri},
+};
+
+use crate::{Access, GrpcConfig, GrpcState, Rate, bind};
+
+const SOON: Duration = Duration::from_secs(30);
+
+struct World {
+    root: tempfile::TempDir,
+    snapshots: watch::Sender<Option<Arc<NodeSnapshot>>>,
+    assignments: watch::Sender<Arc<Assignments>>,
+    counters: Arc<Counters>,
+    tasks: TaskGroup,
+}
+
+impl World {
+    fn start(change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = GrpcConfig {
+            root: root.path().to_owned(),
+            access: Access::default(),
+            rate: Rate { per_second: 1e6, burst: 1e6 },
+            pod_info: true,
+            pods: true,
+            get_allocatable: true,
+            list_active: true,
+        };
+        change(&mut config);
+        let (snapshots, reader) = watch::channel(None);
+        let (assignments, held) = watch::channel(Arc::default());
+        let (counters, tasks) = (Arc::<Counters>::default(), TaskGroup::new());
+        let state = GrpcState { snapshots: reader, assignments: held, counters: Arc::clone(&counters) };
+        bind(config).unwrap().serve(state, &tasks);
+        Self { root, snapshots, assignments, counters, tasks }
+    }
+
+    async fn channel(&self, socket: &str) -> Channel {
+        let path: PathBuf = self.root.path().join(socket);
+        let connector = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        Endpoint::from_static("http://localhost").connect_with_connector(connector).await.unwrap()
+    }
+
+    async fn pods(&self) -> PodsClient<Channel> {
+        PodsClient::new(self.channel("pods-api/pods-api.sock").await)
+    }
+
+    async fn info(&self) -> PodInfoClient<Channel> {
+        PodInfoClient::new(self.channel("pod-info/kubelet.sock").await)
+    }
+
+    async fn resources(&self) -> PodResourcesListerClient<Channel> {
+        PodResourcesListerClient::new(self.channel("pod-resources/kubelet.sock").await)
+    }
+
+    /// Publishes these pods; those that are the same as before stay the same.
+    fn publish(&self, pods: &[Arc<PodView>]) {
+        self.snapshots.send_modify(|snapshot| {
+            let generation = snapshot.as_ref().map_or(1, |last| last.generation + 1);
+            let node = NodeSnapshot::new(
+                generation,
+                "node".into(),
+                pods.to_vec(),
+                Arc::default(),
+                Arc::new(ObservedState::unread()),
+            );
+            *snapshot = Some(Arc::new(node));
+        });
+    }
+
+    fn counted(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let read = self.counters.read();
+        let found = read.iter().find(|(counter, _)| counter.name == name);
+        let series = found.and_then(|(_, series)| series.iter().find(|(of, _)| of.as_slice() == labels));
+        series.map_or(0, |(_, count)| *count)
+    }
+}
+
+fn view(name: &str, change: &Value) -> Arc<PodView> {
+    staged(name, PodStage::Syncing, change)
+}
+
+fn staged(name: &str, stage: PodStage, change: &Value) -> Arc<PodView> {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
+        "spec": {"containers": [{"name": "c"}]},
+        "status": {"phase": "Running"},
+    });
+    for (key, value) in change.as_object().unwrap() {
+        pod[key].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    }
+    let mut typed: Pod = serde_json::from_value(pod.clone()).unwrap();
+    let status = Arc::new(typed.status.take().unwrap_or_default());
+    Arc::new(PodView {
+        uid: format!("uid-{name}").as_str().into(),
+        full_name: FullName { namespace: "default".into(), name: name.into() },
+        pod: Arc::new(typed),
+        status,
+        json: pod.to_string().into(),
+        observed: None,
+        origin: "file".into(),
+        source: PodSource::File,
+        stage,
+    })
+}
+
+fn phase(phase: &str) -> Value {
+    json!({"status": {"phase": phase}})
+}
+
+async fn next(stream: &mut Streaming<WatchPodsEvent>) -> Result<(EventType, usize), tonic::Status> {
+    let event = timeout(SOON, stream.message()).await.unwrap()?.unwrap();
+    Ok((EventType::try_from(event.r#type).unwrap(), event.pod.len()))
+}
+
+#[tokio::test]
+async fn nothing_before_the_first_snapshot() {
+    let world = World::start(|_| {});
+    let (mut pods, mut info, mut resources) =
+        (world.pods().await, world.info().await, world.resources().await);
+    for status in [
+        pods.list_pods(ListPodsRequest {}).await.unwrap_err(),
+        pods.get_pod(GetPodRequest::default()).await.unwrap_err(),
+        pods.watch_pods(WatchPodsRequest {}).await.unwrap_err(),
+        info.list_pod_conditions(Empty {}).await.unwrap_err(),
+        info.get_pod_conditions(PodConditionsRequest::default()).await.unwrap_err(),
+        info.watch_pod_conditions(Empty {}).await.unwrap_err(),
+        resources.list(ListPodResourcesRequest {}).await.unwrap_err(),
+        resources.get(GetPodResourcesRequest::default()).await.unwrap_err(),
+    ] {
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "Kubelet is initializing"));
+    }
+    world.publish(&[]);
+    assert!(pods.list_pods(ListPodsRequest {}).await.unwrap().into_inner().pods.is_empty());
+    assert!(info.list_pod_conditions(Empty {}).await.unwrap().into_inner().pods.is_empty());
+    assert!(resources.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.is_empty());
+}
+
+#[tokio::test]
+async fn a_watcher_who_does_not_read_is_let_go_and_others_are_told_everything() {
+    let world = World::start(|_| {});
+    // More than the connection takes ahead of a reader.
+    let text = "x".repeat(60_000);
+    let labels = |number: usize| {
+        view("a", &json!({"metadata": {"annotations": {"n": number.to_string(), "text": text}}}))
+    };
+    world.publish(&[labels(0)]);
+    let (mut lazy, mut eager) = (world.pods().await, world.pods().await);
+    let mut lazy = lazy.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    let mut eager = eager.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    assert_eq!(next(&mut eager).await.unwrap().0, EventType::Added);
+    assert_eq!(next(&mut eager).await.unwrap(), (EventType::InitialSyncComplete, 0));
+    for number in 1..=150 {
+        world.publish(&[labels(number)]);
+        assert_eq!(next(&mut eager).await.unwrap().0, EventType::Modified, "{number}");
+    }
+    assert_eq!(world.counted("kubelet_pod_watch_events_dropped_total", &[]), 1);
+    let mut told = 0;
+    let status = loop {
+        match next(&mut lazy).await {
+            Ok(_) => told += 1,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "watch client channel closed"));
+    assert!((100..150).contains(&told), "what was queued is told first: {told}");
+    let labels = [("server_api_version", "v1alpha1"), ("status_code", "ResourceExhausted")];
+    assert_eq!(world.counted("kubelet_pod_requests_watch_total", &labels), 1);
+    world.publish(&[]);
+    assert_eq!(next(&mut eager).await.unwrap().0, EventType::Deleted, "the other goes on");
+}
+
+#[tokio::test]
+async fn events_are_told_once_and_in_order() {
+    let world = World::start(|_| {});
+    let (a, b) = (view("a", &json!({})), view("b", &json!({})));
+    world.publish(&[Arc::clone(&b), Arc::clone(&a)]);
+    let mut client = world.pods().await;
+    let mut all = client.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    let mut request = tonic::Request::new(WatchPodsRequest {});
+    request.metadata_mut().insert("x-kubernetes-fieldmask", MetadataValue::from_static("status.phase"));
+    let mut phases = client.watch_pods(request).await.unwrap().into_inner();
+    for stream in [&mut all, &mut phases] {
+        for kind in [EventType::Added, EventType::Added, EventType::InitialSyncComplete] {
+            assert_eq!(next(stream).await.unwrap().0, kind);
+        }
+    }
+    // Another object that says the same is no change.
+    world.publish(&[view("a", &json!({})), Arc::clone(&b)]);
+    let labelled = view("a", &json!({"metadata": {"labels": {"x": "y"}}}));
+    world.publish(&[Arc::clone(&labelled), Arc::clone(&b)]);
+    assert_eq!(next(&mut all).await.unwrap().0, EventType::Modified);
+    world.publish(&[labelled, view("c", &json!({}))]);
+    for stream in [&mut all, &mut phases] {
+        assert_eq!(next(stream).await.unwrap().0, EventType::Deleted);
+        assert_eq!(next(stream).await.unwrap().0, EventType::Added);
+    }
+    world.publish(&[view("a", &phase("Failed")), view("c", &json!({}))]);
+    assert_eq!(next(&mut phases).await.unwrap().0, EventType::Modified, "labels were not its concern");
+    let list = client.list_pods(ListPodsRequest {}).await.unwrap().into_inner().pods;
+    let one = client.get_pod(GetPodRequest { pod_uid: "uid-c".to_owned() }).await.unwrap().into_inner().pod;
+    assert_eq!(list[1], one);
+    drop(all);
+    world.tasks.drain(Duration::from_secs(5)).await;
+    let ended = next(&mut phases).await.unwrap_err();
+    assert!(matches!(ended.code(), Code::ResourceExhausted | Code::Unknown | Code::Unavailable), "{ended:?}");
+    assert!(!world.root.path().join("pods-api/pods-api.sock").exists());
+}
+
+#[tokio::test]
+async fn many_watchers_share_what_they_are_told() {
+    let world = World::start(|_| {});
+    let pods: Vec<_> = (0..50).map(|number| view(&format!("p{number:02}"), &json!({}))).collect();
+    world.publish(&pods);
+    let mut streams = Vec::new();
+    for _ in 0..200 {
+        streams.push(world.pods().await.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner());
+    }
+    for stream in &mut streams {
+        for _ in 0..=50 {
+            next(stream).await.unwrap();
+        }
+    }
+    world.publish(&pods[1..]);
+    for stream in &mut streams {
+        assert_eq!(next(stream).await.unwrap().0, EventType::Deleted);
+    }
+}
+
+#[tokio::test]
+async fn conditions_are_told_when_they_change() {
+    let world = World::start(|_| {});
+    let ready = |status: &str| {
+        json!({"status": {"conditions": [
+            {"type": "Ready", "status": status, "reason": "why", "message": "so", "lastTransitionTime": "2026-11-15T09:58:42Z"},
+            {"type": "example.com/gate", "status": "True"},
+        ]}})
+    };
+    world.publish(&[view("b", &ready("True")), view("a", &ready("Unknown"))]);
+    let mut client = world.info().await;
+    let mut watch = client.watch_pod_conditions(Empty {}).await.unwrap().into_inner();
+    let first = timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap();
+    let list = client.list_pod_conditions(Empty {}).await.unwrap().into_inner();
+    assert_eq!(first, list);
+    let told: Vec<_> = list.pods.iter().map(|pod| (pod.pod_uid.as_str(), pod.conditions.len())).collect();
+    assert_eq!(told, [("uid-a", 1), ("uid-b", 1)], "sorted, and without what has no number");
+    let condition = &list.pods[1].conditions[0];
+    assert_eq!((condition.r#type, condition.status, condition.reason.as_str()), (2, 0, "why"));
+    assert_eq!(condition.last_transition_time.unwrap().seconds, 1_794_736_722);
+    assert!(condition.last_probe_time.is_none());
+    // A label is no condition.
+    let mut labelled = ready("True");
+    labelled["metadata"] = json!({"labels": {"x": "y"}});
+    world.publish(&[view("b", &labelled), view("a", &ready("Unknown"))]);
+    world.publish(&[view("b", &ready("False"))]);
+    let second = timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!(second.pods.len(), 1);
+    assert_eq!(second.pods[0].conditions[0].status, 1);
+    let status =
+        client.get_pod_conditions(PodConditionsRequest { pod_uid: "uid-a".to_owned() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+}
+
+fn device(id: &str, nodes: &[u32]) -> HeldDevice {
+    HeldDevice { resource: "example.com/dev".into(), id: id.into(), nodes: nodes.to_vec() }
+}
+
+#[tokio::test]
+async fn resources_of_active_pods() {
+    let world = World::start(|_| {});
+    let sidecar = json!({"spec": {"initContainers": [
+        {"name": "init"}, {"name": "side", "restartPolicy": "Always"},
+    ]}});
+    let rows = [
+        staged("running", PodStage::Syncing, &sidecar),
+        staged("pending", PodStage::Syncing, &phase("Pending")),
+        staged("stopping", PodStage::Terminating, &phase("Running")),
+        staged("failing", PodStage::Terminating, &phase("Failed")),
+        staged("done", PodStage::Syncing, &phase("Succeeded")),
+        staged("rejected", PodStage::Syncing, &phase("Failed")),
+        staged("over", PodStage::Terminated, &phase("Running")),
+    ];
+    world.publish(&rows);
+    let held = ContainerAssignment {
+        cpus: [3, 1].into(),
+        memory: vec![MemoryBlock { kind: "memory".into(), bytes: 7, nodes: vec![0, 1] }],
+        devices: vec![device("none", &[]), device("both", &[0, 1])],
+    };
+    let pod = PodAssignment {
+        containers: [("side".into(), held)].into(),
+        cpus: [1, 3, 5].into(),
+        memory: Vec::new(),
+    };
+    let allocatable =
+        Allocatable { cpus: [1, 2, 3].into(), memory: Vec::new(), devices: vec![device("none", &[])] };
+    let mut client = world.resources().await;
+    let mut watcher = PodResourcesWatcherClient::new(world.channel("pod-resources/kubelet.sock").await);
+    let mut watch = watcher.watch(WatchPodResourcesRequest {}).await.unwrap().into_inner();
+    let first = timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap();
+    assert!(first.pod_resources.iter().all(|pod| pod.cpu_ids.is_empty()));
+    world.assignments.send_replace(Arc::new(Assignments {
+        deaf: false,
+        allocatable,
+        pods: [("uid-running".into(), Arc::new(pod))].into(),
+    }));
+    let list = client.list(ListPodResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!(timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap(), list);
+    let names: Vec<_> = list.pod_resources.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["failing", "pending", "running", "stopping"]);
+    let running = &list.pod_resources[2];
+    assert_eq!(running.cpu_ids, [1, 3, 5]);
+    let containers: Vec<_> = running.containers.iter().map(|container| container.name.as_str()).collect();
+    assert_eq!(containers, ["side", "c"]);
+    let side = &running.containers[0];
+    assert_eq!((&side.cpu_ids[..], side.memory[0].size), (&[1, 3][..], 7));
+    let nodes = |topology: &Option<mainstay_proto::podresources::v1::TopologyInfo>| {
+        topology.as_ref().map(|topology| topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>())
+    };
+    assert_eq!(nodes(&side.memory[0].topology), Some(vec![0, 1]));
+    let devices: Vec<_> =
+        side.devices.iter().map(|device| (device.device_ids.join(","), nodes(&device.topology))).collect();
+    let one = |id: &str, node| (id.to_owned(), Some(vec![node]));
+    assert_eq!(devices, [("none".to_owned(), None), one("both", 0), one("both", 1)]);
+    assert!(running.containers[1].cpu_ids.is_empty());
+
+    let get = |name: &str| GetPodResourcesRequest {
+        pod_name: name.to_owned(),
+        pod_namespace: "default".to_owned(),
+    };
+    let got = client.get(get("running")).await.unwrap().into_inner().pod_resources;
+    assert_eq!(got.as_ref(), Some(running));
+    for name in ["done", "rejected", "over", "nobody"] {
+        let status = client.get(get(name)).await.unwrap_err();
+        let message = format!("pod {name} in namespace default not found");
+        assert_eq!((status.code(), status.message()), (Code::Unknown, message.as_str()));
+    }
+    let allocatable =
+        client.get_allocatable_resources(AllocatableResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!((&allocatable.cpu_ids[..], allocatable.devices.len()), (&[1, 2, 3][..], 1));
+    let channel = world.channel("pod-resources/kubelet.sock").await;
+    let mut old = podresources_v1alpha1::pod_resources_lister_client::PodResourcesListerClient::new(channel);
+    let all = old.list(podresources_v1alpha1::ListPodResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!(all.pod_resources.len(), rows.len());
+    assert!(all.pod_resources.iter().all(|pod| pod.containers.len() == 1 && pod.containers[0].name == "c"));
+}
+
+#[tokio::test]
+async fn the_eleventh_call_at_once_is_refused_and_streams_are_not() {
+    let world = World::start(|config| config.rate = Rate { per_second: 0.001, burst: 10.0 });
+    world.publish(&[]);
+    let mut client = world.pods().await;
+    for _ in 0..10 {
+        client.list_pods(ListPodsRequest {}).await.unwrap();
+    }
+    let mut another = world.pods().await;
+    for client in [&mut client, &mut another] {
+        let status = client.list_pods(ListPodsRequest {}).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rejected by rate limit"));
+    }
+    client.watch_pods(WatchPodsRequest {}).await.unwrap();
+    world.info().await.list_pod_conditions(Empty {}).await.unwrap();
+    let labels = [("server_api_version", "v1alpha1"), ("status_code", "OK")];
+    assert_eq!(world.counted("kubelet_pod_requests_list_total", &labels), 10);
+    let labels = [("server_api_version", "v1alpha1"), ("status_code", "ResourceExhausted")];
+    assert_eq!(world.counted("kubelet_pod_requests_total", &labels), 0, "not counted, as upstream");
+}
+
+#[tokio::test]
+async fn another_service_is_not_there() {
+    let world = World::start(|config| config.get_allocatable = false);
+    world.publish(&[]);
+    let channel = world.channel("pod-resources/kubelet.sock").await;
+    let status = PodsClient::new(channel.clone()).list_pods(ListPodsRequest {}).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unimplemented, "unknown service v1alpha1.Pods"));
+    let mut client = PodResourcesListerClient::new(channel);
+    let status = client.get_allocatable_resources(AllocatableResourcesRequest {}).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unknown, "PodResources API GetAllocatableResources disabled")
+    );
+    let labels = [("server_api_version", "v1")];
+    assert_eq!(world.counted("kubelet_pod_resources_endpoint_errors_get_allocatable", &labels), 1);
+}

@@ -1,0 +1,190 @@
+//! The part of a pod's status that is this node's to tell, and how it is told.
+//!
+//! Conditions of others, and fields that controllers write (`resourceClaimStatuses` and the like), are never touched.
+
+use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+use mainstay_types::fnv1a_64;
+use serde_json::{Map, Value, json};
+
+/// The conditions that a kubelet owns (upstream: `PodConditionByKubelet` in `pkg/kubelet/types/pod_status.go`).
+const OWN_CONDITIONS: [&str; 8] = [
+    "AllContainersRestarting",
+    "ContainersReady",
+    "Initialized",
+    "PodReadyToStartContainers",
+    "PodResizeInProgress",
+    "PodResizePending",
+    "PodScheduled",
+    "Ready",
+];
+/// A condition that others write as well: it is ours if it says so (upstream: `PodConditionSharedByKubelet`).
+pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// The reason of it that is ours.
+pub(crate) const BY_KUBELET: &str = "TerminationByKubelet";
+/// Of our conditions, the ones that come and go.
+const PASSING_CONDITIONS: [&str; 3] = ["AllContainersRestarting", "PodResizeInProgress", "PodResizePending"];
+/// The fields that are told whole. `null` takes away what is no longer there.
+const OWN_FIELDS: [&str; 15] = [
+    "phase",
+    "reason",
+    "message",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "startTime",
+    "initContainerStatuses",
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "qosClass",
+    "observedGeneration",
+    "allocatedResources",
+    "resources",
+];
+/// Lists that a strategic merge would merge by key.
+const MERGED_LISTS: [&str; 2] = ["hostIPs", "podIPs"];
+
+/// Whether a condition is the kubelet's.
+#[must_use]
+pub fn is_own_condition(kind: &str) -> bool {
+    OWN_CONDITIONS.contains(&kind)
+}
+
+fn is_ours(condition: &PodCondition) -> bool {
+    is_own_condition(&condition.type_)
+        || condition.type_ == DISRUPTION_TARGET && condition.reason.as_deref() == Some(BY_KUBELET)
+}
+
+/// A digest of what is ours in a status: two statuses of the same digest tell the same.
+#[must_use]
+pub fn status_digest(status: &PodStatus) -> u64 {
+    let (mut fields, conditions) = own(status);
+    fields.insert("conditions".to_owned(), Value::Array(conditions));
+    fnv1a_64(Value::Object(fields).to_string().as_bytes())
+}
+
+/// The strategic merge patch that makes what is ours in the API server's status equal to this one. It fails if the pod of
+/// that name has another UID by now. `ours_alone`: nobody else has a say in the pod, as in a mirror pod.
+#[must_use]
+pub fn status_patch(uid: &str, status: &PodStatus, ours_alone: bool) -> Value {
+    let (own, mut conditions) = own(status);
+    let mut fields = Map::new();
+    for name in OWN_FIELDS {
+        let value = match own.get(name) {
+            Some(Value::Array(items)) if MERGED_LISTS.contains(&name) => {
+                let replace = std::iter::once(json!({ "$patch": "replace" }));
+                Value::Array(replace.chain(items.iter().cloned()).collect())
+            }
+            Some(value) => value.clone(),
+            None => Value::Null,
+        };
+        fields.insert(name.to_owned(), value);
+    }
+    let shared = ours_alone.then_some(DISRUPTION_TARGET);
+    let passed = PASSING_CONDITIONS.into_iter().chain(shared);
+    let passed = passed.filter(|kind| !conditions.iter().any(|it| it["type"] == **kind));
+    let passed: Vec<_> = passed.map(|kind| json!({ "$patch": "delete", "type": kind })).collect();
+    conditions.extend(passed);
+    fields.insert("conditions".to_owned(), Value::Array(conditions));
+    json!({ "metadata": { "uid": uid }, "status": fields })
+}
+
+/// Our fields that are there, and our conditions by type.
+fn own(status: &PodStatus) -> (Map<String, Value>, Vec<Value>) {
+    let mut conditions: Vec<&PodCondition> =
+        status.conditions.iter().flatten().filter(|it| is_ours(it)).collect();
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    let conditions = conditions.into_iter().filter_map(|it| serde_json::to_value(it).ok()).collect();
+    // A status of ours always has a JSON form.
+    let Ok(Value::Object(mut all)) = serde_json::to_value(status) else { return (Map::new(), conditions) };
+    let fields = OWN_FIELDS.iter().filter_map(|name| Some(((*name).to_owned(), all.remove(*name)?)));
+    (fields.filter(|(_, value)| !is_nothing(value)).collect(), conditions)
+}
+
+/// What the API server does not keep apart from an absent field.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: Value) -> PodStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_ours_counts() {
+        let ready = json!({ "type": "Ready", "status": "True" });
+        let gate = json!({ "type": "example.com/gate", "status": "True" });
+        let a = status(
+            json!({ "phase": "Running", "conditions": [ready, gate], "podIPs": [{ "ip": "10.0.0.1" }] }),
+        );
+        let same = [
+            json!({ "phase": "Running", "conditions": [ready], "podIPs": [{ "ip": "10.0.0.1" }], "message": "" }),
+            json!({ "phase": "Running", "conditions": [gate, ready], "podIPs": [{ "ip": "10.0.0.1" }], "nominatedNodeName": "n" }),
+        ];
+        for b in same {
+            assert_eq!(status_digest(&a), status_digest(&status(b.clone())), "{b}");
+        }
+        let others = [
+            json!({ "phase": "Running", "conditions": [ready], "podIPs": [{ "ip": "10.0.0.2" }] }),
+            json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "False" }], "podIPs": [{ "ip": "10.0.0.1" }] }),
+            json!({ "phase": "Pending", "conditions": [ready], "podIPs": [{ "ip": "10.0.0.1" }] }),
+        ];
+        for b in others {
+            assert_ne!(status_digest(&a), status_digest(&status(b.clone())), "{b}");
+        }
+    }
+
+    #[test]
+    fn a_patch_says_everything_and_touches_nothing_of_others() {
+        let gate = json!({ "type": "example.com/gate", "status": "True" });
+        let ready = json!({ "type": "Ready", "status": "True" });
+        let patch = status_patch(
+            "u1",
+            &status(
+                json!({ "phase": "Running", "conditions": [gate, ready], "podIPs": [{ "ip": "10.0.0.1" }] }),
+            ),
+            false,
+        );
+        assert_eq!(patch["metadata"], json!({ "uid": "u1" }));
+        let status = &patch["status"];
+        assert_eq!(status["podIPs"], json!([{ "$patch": "replace" }, { "ip": "10.0.0.1" }]));
+        assert_eq!(status["reason"], Value::Null);
+        assert!(status.as_object().unwrap().contains_key("reason"), "what is gone is taken away");
+        assert!(!status.as_object().unwrap().contains_key("resourceClaimStatuses"));
+        let kinds: Vec<_> = status["conditions"].as_array().unwrap().iter().map(|it| &it["type"]).collect();
+        assert_eq!(kinds, ["Ready", "AllContainersRestarting", "PodResizeInProgress", "PodResizePending"]);
+        assert_eq!(status["conditions"][1]["$patch"], "delete");
+    }
+
+    #[test]
+    fn a_shared_condition_is_ours_when_it_says_so() {
+        let of = |reason: &str| {
+            let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": reason });
+            status(json!({ "phase": "Failed", "conditions": [target] }))
+        };
+        let told = |status: &PodStatus, ours_alone: bool| {
+            status_patch("u1", status, ours_alone)["status"]["conditions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|it| it["type"] == "DisruptionTarget")
+                .cloned()
+        };
+        assert_eq!(told(&of("TerminationByKubelet"), false).unwrap()["status"], "True");
+        assert_eq!(told(&of("PreemptionByScheduler"), false), None, "another's is left as it is");
+        assert_eq!(told(&status(json!({})), true).unwrap()["$patch"], "delete");
+        let none = status_digest(&status(json!({ "phase": "Failed" })));
+        assert_eq!(status_digest(&of("PreemptionByScheduler")), none);
+        assert_ne!(status_digest(&of("TerminationByKubelet")), none);
+    }
+}

@@ -1,0 +1,279 @@
+//! Looking at the disk. Everything here blocks.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use mainstay_host::{DiskUsage, FilesystemUsage, Host};
+use mainstay_podspec::volumes::{pod_dir, volume_path};
+use mainstay_types::{
+    ContainerName, ContainerPhase, DeviceReading, DiskWork, FsReading, ObservedContainer, ObservedPod,
+    ObservedState, PodExt as _, PodUid, VolumeReading,
+};
+
+use super::size_of;
+
+/// Bytes and files.
+type Found = (u64, u64);
+
+/// What logs use.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// Of containers.
+    pub(super) containers: HashMap<(PodUid, ContainerName), Found>,
+    /// Of pods, beside their containers': files directly in their directory of logs, and their hosts file.
+    pub(super) pods: HashMap<PodUid, Found>,
+}
+
+/// Where logs lie.
+#[derive(Debug, Default)]
+pub(super) struct LogPlaces {
+    containers: Vec<(PodUid, ContainerName, PathBuf)>,
+    pods: Vec<(PodUid, BTreeSet<PathBuf>, PathBuf)>,
+}
+
+/// The running containers of a pod; of two of one name the newer one.
+pub(super) fn newest_running(pod: &ObservedPod) -> impl Iterator<Item = &ObservedContainer> {
+    let mut seen = HashSet::new();
+    pod.containers
+        .iter()
+        .filter(|container| container.phase == ContainerPhase::Running)
+        .filter(move |container| seen.insert(container.name.as_str()))
+}
+
+impl LogPlaces {
+    pub(super) fn of(root_dir: &Path, observed: &ObservedState) -> Self {
+        let mut places = Self::default();
+        for (uid, pod) in &observed.pods {
+            let mut above = BTreeSet::new();
+            for container in newest_running(pod) {
+                let directory = Path::new(&*container.log_path).parent();
+                let Some(directory) = directory.filter(|it| it.is_absolute()) else { continue };
+                places.containers.push((uid.clone(), container.name.clone(), directory.to_owned()));
+                above.extend(directory.parent().map(Path::to_owned));
+            }
+            let hosts = pod_dir(root_dir, uid.as_str()).join("etc-hosts");
+            places.pods.push((uid.clone(), above, hosts));
+        }
+        places
+    }
+
+    pub(super) fn measure(self) -> Logs {
+        let mut logs = Logs::default();
+        for (uid, name, directory) in self.containers {
+            if let Some(found) = files(&directory) {
+                logs.containers.insert((uid, name), found);
+            }
+        }
+        for (uid, directories, hosts) in self.pods {
+            let mut found = file(&hosts).unwrap_or_default();
+            for (bytes, count) in directories.iter().filter_map(|directory| files(directory)) {
+                found = (found.0.saturating_add(bytes), found.1 + count);
+            }
+            logs.pods.insert(uid, found);
+        }
+        logs
+    }
+}
+
+/// The files directly in a directory; `None` if it is not there.
+fn files(directory: &Path) -> Option<Found> {
+    let mut found = (0_u64, 0);
+    for entry in std::fs::read_dir(directory).ok()?.flatten() {
+        if let Some((bytes, count)) = file(&entry.path()) {
+            found = (found.0.saturating_add(bytes), found.1 + count);
+        }
+    }
+    Some(found)
+}
+
+fn file(path: &Path) -> Option<Found> {
+    let metadata = std::fs::symlink_metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    Some((metadata.blocks().saturating_mul(512), 1))
+}
+
+/// What a pod's volumes hold, those that count for its sum first.
+pub(super) fn volumes_of(root_dir: &Path, uid: &PodUid, pod: &Pod) -> Arc<[VolumeReading]> {
+    let pod_dir = pod_dir(root_dir, uid.as_str());
+    let volumes = pod.spec_ref().volumes.iter().flatten();
+    let mut found: Vec<VolumeReading> = volumes.filter_map(|volume| volume_of(&pod_dir, volume)).collect();
+    found.sort_by_key(|volume| !volume.counts);
+    found.into()
+}
+
+fn volume_of(pod_dir: &Path, volume: &Volume) -> Option<VolumeReading> {
+    let in_memory = |it: &k8s_openapi::api::core::v1::EmptyDirVolumeSource| {
+        !it.medium.as_deref().unwrap_or_default().is_empty()
+    };
+    // Which of them count, and which are file systems of their own.
+    let (counts, mounted) = match volume {
+        Volume { empty_dir: Some(empty_dir), .. } => (!in_memory(empty_dir), in_memory(empty_dir)),
+        Volume { config_map: Some(_), .. } => (true, false),
+        Volume { secret: Some(_), .. }
+        | Volume { downward_api: Some(_), .. }
+        | Volume { projected: Some(_), .. } => (false, false),
+        // What is somebody else's is not walked, and may hang.
+        _ => return None,
+    };
+    let path = volume_path(pod_dir, volume)?;
+    let own_size = FilesystemUsage::of_mount(&path).ok().flatten();
+    let at = Timestamp::now();
+    let reading = match own_size {
+        Some(usage) => FsReading {
+            at,
+            size: Some(size_of(&usage)),
+            used_bytes: Some(usage.used_bytes),
+            inodes_used: Some(usage.inodes_used),
+        },
+        // Not mounted yet, or no longer.
+        None if mounted || !path.exists() => return None,
+        None => {
+            let usage = DiskUsage::of(&path).ok()?;
+            FsReading { at, size: None, used_bytes: Some(usage.bytes), inodes_used: Some(usage.inodes) }
+        }
+    };
+    Some(VolumeReading { name: volume.name.as_str().into(), claim: None, counts, reading })
+}
+
+/// The machine's file systems on devices: each once, however often it is mounted.
+pub(super) fn devices(host: &Host) -> Arc<[DeviceReading]> {
+    let Ok(mounts) = host.mounts() else { return Arc::default() };
+    let work = std::fs::read("/proc/diskstats").map(|text| disk_work(&text)).unwrap_or_default();
+    let mut seen = HashSet::new();
+    let mut found = Vec::new();
+    for mount in mounts.iter().filter(|mount| mount.source.starts_with("/dev/")) {
+        if !seen.insert(mount.source.as_str()) {
+            continue;
+        }
+        let Ok(usage) = FilesystemUsage::of(&mount.mount_point) else { continue };
+        found.push(DeviceReading {
+            device: mount.source.clone(),
+            at: Timestamp::now(),
+            size: size_of(&usage),
+            used_bytes: usage.used_bytes,
+            disk: work.get(&mount.device).copied(),
+        });
+    }
+    found.sort_by(|a, b| a.device.cmp(&b.device));
+    found.into()
+}
+
+/// `/proc/diskstats`, by the devices' numbers. Lines that are not understood are left out.
+pub(crate) fn disk_work(text: &[u8]) -> HashMap<(u32, u32), DiskWork> {
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [major, minor, _, numbers @ ..] = words.as_slice() else { return None };
+        let numbers: Vec<u64> = numbers.iter().map_while(|word| word.parse().ok()).collect();
+        let [
+            reads,
+            reads_merged,
+            sectors_read,
+            read_ms,
+            writes,
+            writes_merged,
+            sectors_written,
+            write_ms,
+            in_flight,
+            busy_ms,
+            weighted_ms,
+            ..,
+        ] = *numbers.as_slice()
+        else {
+            return None;
+        };
+        let work = DiskWork {
+            reads,
+            reads_merged,
+            sectors_read,
+            read_ms,
+            writes,
+            writes_merged,
+            sectors_written,
+            write_ms,
+            in_flight,
+            busy_ms,
+            weighted_ms,
+        };
+        Some(((major.parse().ok()?, minor.parse().ok()?), work))
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn disks_as_the_kernel_counts_them() {
+        let text = b" 254       0 vda 100 5 2000 30 40 6 700 80 9 10 11 0 0 0 0 0 0\n 7 0 loop0 1 2\nx y z 1 2 3 4 5 6 7 8 9 10 11\n\xff";
+        let found = disk_work(text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let vda = found[&(254, 0)];
+        assert_eq!((vda.reads, vda.sectors_read, vda.writes, vda.sectors_written), (100, 2000, 40, 700));
+        assert_eq!(
+            (vda.read_ms, vda.write_ms, vda.in_flight, vda.busy_ms, vda.weighted_ms),
+            (30, 80, 9, 10, 11)
+        );
+    }
+
+    #[test]
+    fn files_are_counted_but_not_what_lies_deeper() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(files(&dir.path().join("none")), None);
+        assert_eq!(files(dir.path()), Some((0, 0)));
+        fs::write(dir.path().join("0.log"), vec![b'x'; 10_000]).unwrap();
+        fs::create_dir(dir.path().join("deeper")).unwrap();
+        fs::write(dir.path().join("deeper/1.log"), vec![b'x'; 10_000]).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        let (bytes, count) = files(dir.path()).unwrap();
+        assert_eq!(count, 1);
+        assert!((10_000..100_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn volumes_of_the_pods_own_come_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "spec": {"containers": [], "volumes": [
+                {"name": "secret", "secret": {"secretName": "s"}},
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "elsewhere", "hostPath": {"path": "/"}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ]},
+        }))
+        .unwrap();
+        let uid = PodUid::from("u");
+        for volume in pod.spec_ref().volumes.iter().flatten().filter(|volume| volume.host_path.is_none()) {
+            let path = volume_path(&pod_dir(dir.path(), "u"), volume).unwrap();
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("file"), vec![b'x'; 50_000]).unwrap();
+        }
+        let found = volumes_of(dir.path(), &uid, &pod);
+        let names: Vec<_> = found.iter().map(|volume| (&*volume.name, volume.counts)).collect();
+        assert_eq!(
+            names,
+            [("scratch", true), ("secret", false)],
+            "one that should be mounted and is not is not told of"
+        );
+        assert!(
+            found[0].reading.used_bytes.is_some_and(|bytes| (50_000..100_000).contains(&bytes)),
+            "{found:?}"
+        );
+        assert_eq!(found[0].reading.inodes_used, Some(2));
+        assert_eq!(volumes_of(dir.path(), &PodUid::from("other"), &pod).len(), 0);
+    }
+
+    #[test]
+    fn the_machines_own_disks() {
+        let found = devices(&Host::default());
+        assert!(found.iter().all(|device| device.size.capacity_bytes > 0), "{found:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! One round: an attempt, and up to two more if it could not be made.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mainstay_cri::Cri;
+use mainstay_probe::{Answer, Target, TargetError, attempt};
+use mainstay_types::ContainerId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::prober::Key;
+
+/// As often is it tried when it cannot be.
+const TRIES: usize = 3;
+/// At most so many commands run in containers at once for probes.
+const NODE_SLOTS: usize = 16;
+/// So many of them can be one pod's: commands that hang until their time limit hold up the probes of their own pod only.
+const POD_SLOTS: usize = 2;
+/// A command that runs for this long no longer counts against the node: what costs is to start one, and commands that
+/// hang until their time limit, in however many pods, must not keep all others from being asked.
+const STARTING: Duration = Duration::from_millis(500);
+
+/// Turns at running a command.
+#[derive(Clone)]
+pub(super) struct ExecSlots {
+    node: Arc<Semaphore>,
+    pod: Arc<Semaphore>,
+}
+
+/// A turn, until it is dropped.
+pub(super) struct Slot {
+    node: Option<OwnedSemaphorePermit>,
+    _pod: OwnedSemaphorePermit,
+}
+
+impl Slot {
+    /// Waits for the end of `work`. If that takes long, the node's part of the slot goes back meanwhile.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        // Cancel safe: the work is polled by reference, and a sleep.
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(STARTING), if self.node.is_some() => self.node = None,
+        }
+        work.await
+    }
+}
+
+impl ExecSlots {
+    pub(super) fn of_node() -> Self {
+        Self { node: Arc::new(Semaphore::new(NODE_SLOTS)), pod: Arc::new(Semaphore::new(POD_SLOTS)) }
+    }
+
+    /// Those of one more pod.
+    pub(super) fn of_pod(&self) -> Self {
+        Self { node: Arc::clone(&self.node), pod: Arc::new(Semaphore::new(POD_SLOTS)) }
+    }
+
+    /// Waits for a turn; they are never closed, so there always is one. The pod's own first: who waits for that must hold
+    /// nothing that others could have.
+    pub(super) async fn turn(&self) -> Option<Slot> {
+        let pod = Arc::clone(&self.pod).acquire_owned().await.ok()?;
+        let node = Arc::clone(&self.node).acquire_owned().await.ok()?;
+        Some(Slot { node: Some(node), _pod: pod })
+    }
+}
+
+pub(super) struct Round {
+    pub(super) key: Key,
+    pub(super) instance: ContainerId,
+    pub(super) target: Arc<Result<Target, TargetError>>,
+    pub(super) timeout: Duration,
+    pub(super) cri: Cri,
+    pub(super) exec_slots: ExecSlots,
+}
+
+pub(super) struct RoundEnd {
+    pub(super) key: Key,
+    pub(super) instance: ContainerId,
+    /// What it showed, or why it could not be tried.
+    pub(super) answer: Result<Answer, String>,
+    pub(super) took: Duration,
+}
+
+impl Round {
+    pub(super) async fn run(self) -> RoundEnd {
+        let Self { key, instance, target, timeout, cri, exec_slots } = self;
+        let (answer, took) = match &*target {
+            Err(error) => (Err(error.to_string()), Duration::ZERO),
+            Ok(target) => {
+                // Commands start processes; that many at once would be a load of their own.
+                let slot = if target.is_exec() { exec_slots.turn().await } else { None };
+                let begun = Instant::now();
+                let tries = async {
+                    let mut answer = attempt(&cri, target, timeout).await;
+                    for _ in 1..TRIES {
+                        if answer.is_ok() {
+                            break;
+                        }
+                        answer = attempt(&cri, target, timeout).await;
+                    }
+                    answer
+                };
+                let answer = match slot {
+                    Some(mut slot) => slot.during(tries).await,
+                    None => tries.await,
+                };
+                (answer.map_err(|error| error.to_string()), begun.elapsed())
+            }
+        };
+        RoundEnd { key, instance, answer, took }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_whose_commands_hang_leaves_slots_to_its_neighbour() {
+        let node = ExecSlots::of_node();
+        let (hog, neighbour) = (node.of_pod(), node.of_pod());
+        // Waiting turns are kept, as rounds that wait are.
+        let mut waiting = Vec::new();
+        let mut held = Vec::new();
+        for _ in 0..2 * NODE_SLOTS {
+            let mut turn = Box::pin(async { hog.turn().await });
+            match turn.as_mut().now_or_never() {
+                Some(slot) => held.push(slot.unwrap()),
+                None => waiting.push(turn),
+            }
+        }
+        assert_eq!(held.len(), POD_SLOTS);
+        let slot = neighbour.turn().now_or_never().flatten();
+        assert!(slot.is_some(), "the neighbour is asked at once");
+        held.pop();
+        let next = waiting.iter_mut().find_map(|turn| turn.as_mut().now_or_never());
+        assert!(next.is_some(), "a slot that was given back is the pod's again");
+    }
+
+    #[test]
+    fn all_pods_together_have_the_slots_of_the_node() {
+        let node = ExecSlots::of_node();
+        let slots = (0..2 * NODE_SLOTS).map(|_| node.of_pod().turn().now_or_never().flatten());
+        assert_eq!(slots.collect::<Vec<_>>().iter().flatten().count(), NODE_SLOTS);
+    }
+
+    #[tokio::test]
+    async fn however_many_pods_hang_others_are_asked() {
+        let node = ExecSlots::of_node();
+        let hogs: Vec<_> = (0..4 * NODE_SLOTS).map(|_| node.of_pod()).collect();
+        let hanging = hogs.iter().map(|hog| async move {
+            hog.turn().await.unwrap().during(std::future::pending::<()>()).await;
+        });
+        let hanging = futures_util::future::join_all(hanging);
+        let neighbour = async {
+            // All slots are taken by now, and hogs stand in line before us.
+            tokio::task::yield_now().await;
+            node.of_pod().turn().await
+        };
+        tokio::select! {
+            _ = hanging => panic!("they hang"),
+            slot = neighbour => assert!(slot.is_some()),
+            () = tokio::time::sleep(Duration::from_secs(40)) => panic!("the neighbour is never asked"),
+        }
+    }
+}

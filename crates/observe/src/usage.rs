@@ -1,0 +1,190 @@
+//! What pods have written to the node's disk: measured for those that set a limit, and only for those.
+//!
+//! One task, `storage usage`, owned by the task group given to [`start`]. In: reconcile's word on which pods run, and
+//! what the runtime shows of them. Out: a `watch` of measurements. It decides nothing.
+//!
+//! What it costs is bounded: a pod is measured once a period, one whose measurement takes long less often, two at a time,
+//! and off the async workers.
+
+mod measure;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_cri::Cri;
+use mainstay_podspec::runtime::storage_limits;
+use mainstay_task::TaskGroup;
+use mainstay_types::{
+    ObservedState, Outcomes, PodOutcome, PodStage, PodStorage, PodUid, StorageLimits, StorageUsage,
+};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+use measure::Measurer;
+
+/// A measurement may take this part of the time at most: one that took a second is made again after twenty.
+const REST_FACTOR: u32 = 20;
+/// Each may hold a thread for as long as a disk is slow.
+const PARALLEL: usize = 2;
+
+/// What to measure, and how often.
+#[derive(Clone, Debug)]
+pub struct UsageConfig {
+    /// The runtime, which knows the size of writable layers.
+    pub cri: Cri,
+    /// The root directory: pods' volumes lie below it.
+    pub root_dir: PathBuf,
+    /// Between two measurements of a pod.
+    pub period: Duration,
+}
+
+/// Starts measuring; results go to `sender`.
+pub fn start(
+    config: UsageConfig,
+    outcomes: watch::Receiver<Outcomes>,
+    observed: watch::Receiver<Arc<ObservedState>>,
+    sender: watch::Sender<Arc<StorageUsage>>,
+    tasks: &TaskGroup,
+) {
+    let period = config.period;
+    let sampler = Sampler {
+        measurer: Arc::new(Measurer::new(config.cri, config.root_dir)),
+        period,
+        outcomes,
+        observed,
+        sender,
+        seen: None,
+        pods: HashMap::new(),
+        running: FuturesUnordered::new(),
+    };
+    let shutdown = tasks.shutdown();
+    tasks.spawn_critical("storage usage", async move {
+        shutdown.run_until_signalled(sampler.run()).await;
+    });
+}
+
+/// A pod, with what is worth knowing about it between measurements.
+struct Tracked {
+    pod: Arc<Pod>,
+    limits: Arc<StorageLimits>,
+    /// When it is measured next; `None` while it is being measured.
+    due: Option<Instant>,
+}
+
+struct Done {
+    uid: PodUid,
+    storage: PodStorage,
+    took: Duration,
+}
+
+struct Sampler {
+    measurer: Arc<Measurer>,
+    period: Duration,
+    outcomes: watch::Receiver<Outcomes>,
+    observed: watch::Receiver<Arc<ObservedState>>,
+    sender: watch::Sender<Arc<StorageUsage>>,
+    /// The generation of the outcomes that the pods were taken from.
+    seen: Option<u64>,
+    /// Pods that set limits and run.
+    pods: HashMap<PodUid, Tracked>,
+    running: FuturesUnordered<BoxFuture<'static, Done>>,
+}
+
+impl Sampler {
+    async fn run(mut self) {
+        let mut tick = interval(self.period);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Both are cancel safe: an interval, and a stream polled by reference.
+            tokio::select! {
+                _ = tick.tick() => self.take_pods(),
+                Some(done) = self.running.next() => self.take(done),
+            }
+            self.begin();
+        }
+    }
+
+    /// Takes over which pods there are. A pod that has just come has written nothing yet, but one that ran before
+    /// mainstay did is due at once.
+    fn take_pods(&mut self) {
+        let outcomes = self.outcomes.borrow().clone();
+        if self.seen == Some(outcomes.generation) {
+            return;
+        }
+        let first = self.seen.is_none();
+        self.seen = Some(outcomes.generation);
+        let before = std::mem::take(&mut self.pods);
+        let mut before = before;
+        for (uid, outcome) in outcomes.pods.iter().filter(|(_, outcome)| runs(outcome)) {
+            let pod = &outcome.desired.pod;
+            let known = before.remove(uid).filter(|tracked| Arc::ptr_eq(&tracked.pod, pod));
+            let tracked = known.or_else(|| {
+                let limits = storage_limits(pod);
+                let due = Instant::now() + if first { Duration::ZERO } else { self.period };
+                (!limits.is_empty()).then(|| Tracked {
+                    pod: Arc::clone(pod),
+                    limits: Arc::new(limits),
+                    due: Some(due),
+                })
+            });
+            if let Some(tracked) = tracked {
+                self.pods.insert(uid.clone(), tracked);
+            }
+        }
+        let pods = &self.pods;
+        self.sender.send_if_modified(|usage| {
+            if usage.pods.keys().all(|uid| pods.contains_key(uid)) {
+                return false;
+            }
+            let usage = Arc::make_mut(usage);
+            usage.pods.retain(|uid, _| pods.contains_key(uid));
+            usage.generation += 1;
+            true
+        });
+    }
+
+    /// Begins the measurements whose time has come, as many as may run at once.
+    fn begin(&mut self) {
+        // Ticks come once a period and may be a little early for what a measurement shifted.
+        let now = Instant::now() + self.period / 4;
+        while self.running.len() < PARALLEL {
+            let due = self.pods.iter_mut().filter(|(_, pod)| pod.due.is_some_and(|due| due <= now));
+            let Some((uid, tracked)) = due.min_by_key(|(_, pod)| pod.due) else { return };
+            tracked.due = None;
+            let (uid, pod, limits) = (uid.clone(), Arc::clone(&tracked.pod), Arc::clone(&tracked.limits));
+            let observed = self.observed.borrow().pods.get(&uid).cloned();
+            let measurer = Arc::clone(&self.measurer);
+            self.running.push(Box::pin(async move {
+                let begun = Instant::now();
+                let storage = measurer.measure(&uid, pod, limits, observed).await;
+                Done { uid, storage, took: begun.elapsed() }
+            }));
+        }
+    }
+
+    fn take(&mut self, done: Done) {
+        let Done { uid, storage, took } = done;
+        let Some(tracked) = self.pods.get_mut(&uid) else { return };
+        tracked.due = Some(Instant::now() + self.period.max(took * REST_FACTOR).saturating_sub(took));
+        if !Arc::ptr_eq(&tracked.pod, &storage.pod) {
+            return;
+        }
+        self.sender.send_modify(|usage| {
+            let usage = Arc::make_mut(usage);
+            usage.pods.insert(uid, Arc::new(storage));
+            usage.generation += 1;
+        });
+    }
+}
+
+fn runs(outcome: &PodOutcome) -> bool {
+    outcome.stage == PodStage::Syncing && outcome.finished.is_none() && outcome.deletion.is_none()
+}

@@ -1,0 +1,108 @@
+//! The objects that a pod needs of an API server.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use mainstay_types::{FullName, PodExt as _, TokenKey};
+
+/// How long a token is good for unless its volume says otherwise.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// What a pod refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// ConfigMaps.
+    pub config_maps: BTreeSet<FullName>,
+    /// Secrets, those for pulling images among them.
+    pub secrets: BTreeSet<FullName>,
+    /// Tokens of its service account.
+    pub tokens: BTreeSet<TokenKey>,
+    /// Its RuntimeClass.
+    pub runtime_class: Option<String>,
+}
+
+/// Everything that the pod's volumes, environment and image pulls refer to.
+#[must_use]
+pub fn references(pod: &Pod) -> References {
+    let spec = pod.spec_ref();
+    let named = |name: &str| FullName::new(pod.namespace_ref(), name);
+    let mut found = References {
+        runtime_class: spec.runtime_class_name.clone().filter(|class| !class.is_empty()),
+        ..References::default()
+    };
+    for volume in spec.volumes.iter().flatten() {
+        found.config_maps.extend(volume.config_map.as_ref().map(|source| named(&source.name)));
+        found.secrets.extend(volume.secret.iter().filter_map(|it| it.secret_name.as_deref()).map(named));
+        for source in volume.projected.iter().flat_map(|it| it.sources.iter().flatten()) {
+            found.config_maps.extend(source.config_map.as_ref().map(|source| named(&source.name)));
+            found.secrets.extend(source.secret.as_ref().map(|source| named(&source.name)));
+            let token = source.service_account_token.as_ref();
+            found
+                .tokens
+                .extend(token.map(|it| token_key(pod, it.audience.as_deref(), it.expiration_seconds)));
+        }
+    }
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let of_ephemeral = ephemeral.map(|it| (it.env.as_deref(), it.env_from.as_deref()));
+    let of_others =
+        pod.all_containers().map(|(_, it): (_, &Container)| (it.env.as_deref(), it.env_from.as_deref()));
+    for (env, env_from) in of_others.chain(of_ephemeral) {
+        for source in env_from.into_iter().flatten() {
+            found.config_maps.extend(source.config_map_ref.as_ref().map(|it| named(&it.name)));
+            found.secrets.extend(source.secret_ref.as_ref().map(|it| named(&it.name)));
+        }
+        for source in env.into_iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
+            found.config_maps.extend(source.config_map_key_ref.as_ref().map(|it| named(&it.name)));
+            found.secrets.extend(source.secret_key_ref.as_ref().map(|it| named(&it.name)));
+        }
+    }
+    found.secrets.extend(spec.image_pull_secrets.iter().flatten().map(|it| named(&it.name)));
+    found
+}
+
+/// By what a token is known.
+pub(crate) fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i64>) -> TokenKey {
+    TokenKey {
+        pod: pod.uid_ref().into(),
+        audience: audience.unwrap_or_default().to_owned(),
+        expiration_seconds: expiration_seconds.unwrap_or(TOKEN_SECONDS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_a_pod_refers_to() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "p", "namespace": "ns", "uid": "u1" },
+            "spec": {
+                "runtimeClassName": "deep",
+                "imagePullSecrets": [{ "name": "pull" }],
+                "initContainers": [{ "name": "i", "env": [
+                    { "name": "A", "valueFrom": { "secretKeyRef": { "name": "key", "key": "k" } } }] }],
+                "containers": [{ "name": "c",
+                    "envFrom": [{ "configMapRef": { "name": "env" } }, { "secretRef": { "name": "env" } }],
+                    "env": [{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "key", "key": "k" } } }] }],
+                "volumes": [
+                    { "name": "a", "configMap": { "name": "vol" } },
+                    { "name": "b", "secret": { "secretName": "vol" } },
+                    { "name": "c", "projected": { "sources": [
+                        { "configMap": { "name": "proj" } }, { "secret": { "name": "proj" } },
+                        { "serviceAccountToken": { "path": "t", "audience": "me", "expirationSeconds": 700 } },
+                        { "serviceAccountToken": { "path": "u" } } ] } },
+                ],
+            },
+        }))
+        .unwrap();
+        let names = |set: &BTreeSet<FullName>| set.iter().map(|it| it.name.to_string()).collect::<Vec<_>>();
+        let found = references(&pod);
+        assert_eq!(names(&found.config_maps), ["env", "key", "proj", "vol"]);
+        assert_eq!(names(&found.secrets), ["env", "key", "proj", "pull", "vol"]);
+        assert_eq!(found.runtime_class.as_deref(), Some("deep"));
+        let tokens: Vec<_> =
+            found.tokens.iter().map(|it| (it.audience.as_str(), it.expiration_seconds)).collect();
+        assert_eq!(tokens, [("", 3600), ("me", 700)]);
+    }
+}

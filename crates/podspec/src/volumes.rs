@@ -1,0 +1,20 @@
+//! A pod's volumes: where each lies on disk, how it is made, what is in it, and how containers see it.
+//!
+//! Everything in here is a pure function of its arguments. The mechanism that makes, mounts and removes is crate `volume`.
+
+mod contents;
+mod error;
+mod mounts;
+mod paths;
+mod payload;
+mod setup;
+
+pub use contents::Contents;
+pub use error::VolumeSpecError;
+pub use mounts::{ImageVolume, MountSource, MountWish, RuntimeFeatures, image_volumes, mount_wishes};
+pub use paths::{
+    EmptyDirPlace, empty_dirs, pod_dir, ready_marker, subpath_dir, subpaths_dir, volume_dir, volume_path,
+    volumes_dir,
+};
+pub use payload::{Payload, PayloadFile, has_live_volumes, objects_differ};
+pub use setup::{HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};

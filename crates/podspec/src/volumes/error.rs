@@ -1,0 +1,184 @@
+//! Why a volume cannot be described.
+
+use crate::runtime::SpecError;
+
+/// Why a volume, or a mount of it, cannot be made as the pod wants it. Upstream's words where it has some, then the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeSpecError {
+    /// A ConfigMap or Secret that is not optional does not exist.
+    #[error(
+        "{kind} {name:?} not found in namespace {namespace:?}; create it (without an API server: put its manifest beside the pod's), or set optional: true"
+    )]
+    NotFound {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// It lacks a key that is not optional.
+    #[error(
+        "{kind} {name:?} references non-existent {what} key: {key}; add the key, or remove it from items, or set optional: true"
+    )]
+    NoSuchKey {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// `config` or `secret`.
+        what: &'static str,
+        /// The object's name.
+        name: String,
+        /// The key.
+        key: String,
+    },
+    /// A key or an item's path is no path for a file in the volume.
+    #[error("the path {path:?} of {what} cannot be a file in a volume: it {why}; use another key or path")]
+    Path {
+        /// Where it comes from.
+        what: String,
+        /// The path.
+        path: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// One path is a file and a directory at once.
+    #[error(
+        "the path {path:?} is a file and also the directory of another file; change the path of one of them"
+    )]
+    FileAndDirectory {
+        /// The path.
+        path: String,
+    },
+    /// A ConfigMap or Secret with too much in it.
+    #[error("{kind} {name:?} holds {bytes} bytes, more than the {max} that are allowed; split it")]
+    TooLarge {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// How much is in it.
+        bytes: usize,
+        /// The most there may be.
+        max: usize,
+    },
+    /// A field or resource of the downward API.
+    #[error("{0}")]
+    Downward(#[from] SpecError),
+    /// The API server has not issued a token yet.
+    #[error(
+        "no token for the service account {account:?} yet; it is asked for again: does the account exist?"
+    )]
+    NoToken {
+        /// The account.
+        account: String,
+    },
+    /// A source behind which stands an object of the API server that is not read.
+    #[error(
+        "this version does not read what is behind {source_kind} from an API server yet; remove it from the pod"
+    )]
+    NotRead {
+        /// `persistentVolumeClaim` …
+        source_kind: &'static str,
+    },
+    /// A kind of volume that this version does not know.
+    #[error("volumes of type {source_kind} are not supported by this version; use another type")]
+    Unsupported {
+        /// Its name in the API.
+        source_kind: &'static str,
+    },
+    /// A volume that says nothing about itself.
+    #[error("the volume has no source; name one, such as emptyDir: {{}}")]
+    NoSource,
+    /// An emptyDir on a medium that does not exist.
+    #[error("unknown storage medium {medium:?}; use \"\", Memory, HugePages or HugePages-<size>")]
+    Medium {
+        /// The medium.
+        medium: String,
+    },
+    /// HugePages without one certain page size.
+    #[error(
+        "medium {medium}: {why}; name the size (HugePages-2Mi), and let a container request hugepages of it"
+    )]
+    HugePages {
+        /// The medium.
+        medium: String,
+        /// What is unclear.
+        why: &'static str,
+    },
+    /// A host path with a step upwards.
+    #[error("the host path {path:?} must not contain '..'; write the path out")]
+    HostPathBackstep {
+        /// The path.
+        path: String,
+    },
+    /// A mount of a volume that the pod does not have.
+    #[error("container {container}: there is no volume {volume:?}; add it to spec.volumes")]
+    NoSuchVolume {
+        /// The container.
+        container: String,
+        /// The volume.
+        volume: String,
+    },
+    /// A subPathExpr that refers to a variable that is missing or empty.
+    #[error(
+        "failed to expand subPathExpr {expression:?} of mount {mount_path:?}: variable {variable:?} is missing or empty in the container's environment"
+    )]
+    SubPathVariable {
+        /// The expression.
+        expression: String,
+        /// Where it is mounted.
+        mount_path: String,
+        /// The variable.
+        variable: String,
+    },
+    /// A sub path that leads out of the volume.
+    #[error("subPath {path:?} of mount {mount_path:?} must be relative and must not contain '..'")]
+    SubPath {
+        /// The path.
+        path: String,
+        /// Where it is mounted.
+        mount_path: String,
+    },
+    /// Recursive read-only is a must and the runtime cannot.
+    #[error(
+        "mount {mount_path:?}: recursive read-only mount requested, but the container runtime cannot do it; use recursiveReadOnly: IfPossible, or a newer runtime and kernel (5.12)"
+    )]
+    RecursiveReadOnly {
+        /// Where it is mounted.
+        mount_path: String,
+    },
+    /// Recursive read-only on a mount that is not read-only or propagates.
+    #[error(
+        "mount {mount_path:?}: recursiveReadOnly needs readOnly: true and no mountPropagation; change one of them"
+    )]
+    RecursiveReadOnlyCombination {
+        /// Where it is mounted.
+        mount_path: String,
+    },
+    /// Image volumes, and the runtime cannot.
+    #[error(
+        "volume {volume:?}: {runtime} cannot mount images; use containerd 2.1 or CRI-O 1.31 or newer, or copy the files with an init container"
+    )]
+    ImageVolumes {
+        /// The volume.
+        volume: String,
+        /// The runtime and its version.
+        runtime: String,
+    },
+    /// A sub path of an image volume, and the runtime cannot.
+    #[error(
+        "volume {volume:?}: {runtime} cannot mount a subPath of an image; use containerd 2.2 or CRI-O 1.33 or newer, or mount the whole image"
+    )]
+    ImageSubPath {
+        /// The volume.
+        volume: String,
+        /// The runtime and its version.
+        runtime: String,
+    },
+    /// Mount options that cannot be passed on.
+    #[error("mount {mount_path:?}: bindMountOptions are not supported by this version; remove them")]
+    BindMountOptions {
+        /// Where it is mounted.
+        mount_path: String,
+    },
+}

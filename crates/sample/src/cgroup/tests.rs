@@ -1,0 +1,210 @@
+use std::{fs, path::Path};
+
+use super::*;
+
+fn write(dir: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, text) in files {
+        fs::write(dir.join(name), text).unwrap();
+    }
+}
+
+fn read(root: &Path, path: &str) -> Result<Arc<Sample>, ReadError> {
+    let hierarchy = Cgroups::open(root).unwrap();
+    let path = CgroupPath::parse(path).unwrap();
+    Cgroup::open(&hierarchy, &path)?.read(Timestamp::UNIX_EPOCH, &mut Vec::new())
+}
+
+const MEMORY_STAT_V2: &str = "anon 1000\nfile 500\nkernel 77\nfile_mapped 20\nfile_dirty 3\nfile_writeback 4\n\
+    inactive_file 300\nactive_file 200\npgscan 5\npgsteal 6\nworkingset_refault_anon 7\nworkingset_refault_file 8\n\
+    pgfault 9\npgmajfault 1\n";
+
+#[test]
+fn the_unified_hierarchy() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")]);
+    let pod = dir.path().join("kubepods/pod1");
+    write(
+        &pod,
+        &[
+            (
+                "cpu.stat",
+                "usage_usec 30\nuser_usec 20\nsystem_usec 10\nnr_periods 4\nnr_throttled 2\nthrottled_usec 7\nnr_bursts 1\nburst_usec 2\n",
+            ),
+            ("cpu.max", "50000 100000\n"),
+            ("cpu.weight", "39\n"),
+            ("memory.stat", MEMORY_STAT_V2),
+            ("memory.current", "1600\n"),
+            ("memory.peak", "2000\n"),
+            ("memory.max", "max\n"),
+            ("memory.swap.current", "11\n"),
+            ("memory.swap.max", "0\n"),
+            ("memory.min", "0\n"),
+            ("memory.events", "low 0\nhigh 2\nmax 3\noom 1\noom_kill 1\n"),
+            ("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n"),
+            ("pids.current", "3\n"),
+            ("pids.max", "max\n"),
+            (
+                "cpu.pressure",
+                "some avg10=0.00 avg60=0.00 avg300=0.00 total=70\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+            ),
+            ("io.pressure", "some avg10=1.00 avg60=0.00 avg300=0.00 total=5\n"),
+        ],
+    );
+    let found = read(dir.path(), "/kubepods/pod1").unwrap();
+    let cpu = found.cpu;
+    assert_eq!((cpu.usage_ns, cpu.user_ns, cpu.system_ns), (30_000, 20_000, 10_000));
+    assert_eq!(
+        (cpu.periods, cpu.throttled_periods, cpu.throttled_ns, cpu.bursts, cpu.burst_ns),
+        (4, 2, 7000, 1, 2000)
+    );
+    let memory = found.memory.unwrap();
+    assert_eq!((memory.usage, memory.working_set, memory.rss, memory.cache), (1600, 1300, 1000, 500));
+    assert_eq!((memory.swap, memory.max_usage, memory.oom_kills, memory.max_events), (11, 2000, 1, 3));
+    assert_eq!((memory.refault_anon, memory.refault_file, memory.scanned, memory.stolen), (7, 8, 5, 6));
+    let io = found.io[0];
+    assert_eq!((io.major, io.read_bytes, io.written_bytes, io.reads, io.writes), (8, 1, 2, 3, 4));
+    assert_eq!((found.pids.current, found.pids.max), (3, None));
+    let pressure = found.pressure.unwrap();
+    assert_eq!((pressure.cpu.some.total_us, pressure.io.some.avg10), (70, 1.0));
+    assert_eq!(pressure.memory, Default::default(), "a file that is missing");
+    let limits = found.limits;
+    assert_eq!((limits.cpu_quota_us, limits.cpu_period_us, limits.cpu_shares), (Some(50_000), 100_000, 998));
+    assert_eq!((limits.memory, limits.swap), (None, Some(0)));
+    assert_eq!(read(dir.path(), "/kubepods/pod2").err(), Some(ReadError::Gone));
+}
+
+#[test]
+fn the_root_counts_the_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &[("cgroup.controllers", "cpu\n"), ("cpu.stat", "usage_usec 5\n"), ("memory.stat", MEMORY_STAT_V2)],
+    );
+    let found = read(dir.path(), "/").unwrap();
+    let memory = found.memory.unwrap();
+    assert_eq!((memory.usage, memory.working_set), (1500, 1200), "anonymous and files");
+    assert!(found.limits.memory.is_some(), "what the machine has");
+}
+
+#[test]
+fn a_hierarchy_per_controller() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = |controller: &str| dir.path().join(controller).join("kubepods/pod1");
+    write(&below("cpuacct"), &[("cpuacct.usage", "30\n"), ("cpuacct.stat", "user 2\nsystem 1\n")]);
+    write(
+        &below("cpu"),
+        &[
+            ("cpu.stat", "nr_periods 4\nnr_throttled 2\nthrottled_time 7\n"),
+            ("cpu.cfs_quota_us", "-1\n"),
+            ("cpu.cfs_period_us", "100000\n"),
+            ("cpu.shares", "1024\n"),
+        ],
+    );
+    write(
+        &below("memory"),
+        &[
+            ("memory.usage_in_bytes", "1600\n"),
+            (
+                "memory.stat",
+                "cache 1\nrss 2\npgfault 9\npgmajfault 1\ntotal_cache 500\ntotal_rss 1000\ntotal_swap 11\ntotal_inactive_file 300\ntotal_active_file 200\ntotal_pgfault 99\n",
+            ),
+            ("memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory.memsw.limit_in_bytes", "67108864\n"),
+            ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
+            ("memory.failcnt", "5\n"),
+            ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+        ],
+    );
+    write(
+        &below("blkio"),
+        &[
+            ("blkio.throttle.io_service_bytes_recursive", "8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n"),
+            ("blkio.throttle.io_serviced_recursive", "8:0 Read 3\n8:0 Write 4\nTotal 7\n"),
+        ],
+    );
+    write(&below("pids"), &[("pids.current", "3\n"), ("pids.max", "100\n")]);
+    let found = read(dir.path(), "/kubepods/pod1").unwrap();
+    let cpu = found.cpu;
+    assert_eq!((cpu.usage_ns, cpu.user_ns, cpu.system_ns), (30, 20_000_000, 10_000_000));
+    assert_eq!((cpu.periods, cpu.throttled_periods, cpu.throttled_ns), (4, 2, 7));
+    let memory = found.memory.unwrap();
+    assert_eq!((memory.usage, memory.working_set, memory.rss, memory.cache), (1600, 1300, 1000, 500));
+    assert_eq!((memory.page_faults, memory.major_page_faults), (9, 1), "its own, not those below it");
+    assert_eq!((memory.fail_count, memory.oom_kills, memory.swap), (5, 2, 11));
+    let io = found.io[0];
+    assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (1, 2, 3, 4));
+    assert_eq!((found.pids.current, found.pids.max), (3, Some(100)));
+    assert_eq!(found.pressure, None);
+    let limits = found.limits;
+    assert_eq!((limits.cpu_quota_us, limits.cpu_shares), (None, 1024));
+    assert_eq!((limits.memory, limits.swap, limits.memory_reservation), (None, Some(67_108_864), 0));
+}
+
+#[test]
+fn the_cgroup_of_this_very_process_is_read() {
+    let hierarchy = Cgroups::open("/sys/fs/cgroup").unwrap();
+    let mut cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/").unwrap()).unwrap();
+    let mut buffer = Vec::new();
+    let first = cgroup.read(Timestamp::now(), &mut buffer).unwrap();
+    let second = cgroup.read(Timestamp::now(), &mut buffer).unwrap();
+    assert!(first.cpu.usage_ns > 0 && second.cpu.usage_ns >= first.cpu.usage_ns);
+    assert!(second.memory.is_some_and(|memory| memory.usage > 0 && memory.working_set <= memory.usage));
+}
+
+#[test]
+fn where_nothing_ran_the_last_reading_holds() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let unified: &[(&str, &str)] = &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")];
+    for v2 in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (account, memory, pids) = if v2 {
+            write(dir.path(), unified);
+            let pod = dir.path().join("pod1");
+            (pod.clone(), pod.clone(), pod)
+        } else {
+            let of = |controller: &str| dir.path().join(controller).join("pod1");
+            (of("cpuacct"), of("memory"), of("pids"))
+        };
+        let set = |cpu: u64, usage: u64, processes: u64| {
+            write(
+                &account,
+                &[("cpu.stat", &format!("usage_usec {cpu}\n")), ("cpuacct.usage", &format!("{cpu}000\n"))],
+            );
+            write(
+                &memory,
+                &[("memory.current", &usage.to_string()), ("memory.usage_in_bytes", &usage.to_string())],
+            );
+            write(&memory, &[("memory.stat", "anon 5\n")]);
+            write(&pids, &[("pids.current", &processes.to_string())]);
+        };
+        set(7, 100, 1);
+        let hierarchy = Cgroups::open(dir.path()).unwrap();
+        let mut cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+        let mut read = |second: i64| {
+            let sample = cgroup.read(at(second), &mut Vec::new()).unwrap();
+            (sample.at.as_second(), sample.cpu.usage_ns, sample.nano_cores, sample.pids.current)
+        };
+        assert_eq!(read(0), (0, 7000, None, 1), "v2: {v2}");
+        // Nobody looks at the processes of a cgroup in which nothing ran.
+        set(7, 100, 2);
+        assert_eq!(read(10), (10, 7000, Some(0), 1), "v2: {v2}");
+        set(7, 200, 3);
+        assert_eq!(read(20), (20, 7000, Some(0), 3), "v2: {v2}");
+        set(17, 200, 4);
+        assert_eq!(read(30), (30, 17_000, Some(1000), 4), "v2: {v2}");
+        set(17, 200, 5);
+        assert!((4..12).all(|round| read(round * 10).3 == 4), "v2: {v2}");
+        assert_eq!(read(120).3, 5, "now and then all is read, v2: {v2}");
+        // Whose parent is idle is not even looked at, but for the whole reading.
+        fs::remove_dir_all(&account).unwrap();
+        assert!(!cgroup.is_idle());
+        for round in 13..24 {
+            let sample = cgroup.repeat(at(round * 10)).unwrap();
+            assert_eq!((sample.at, sample.nano_cores), (at(round * 10), Some(0)), "v2: {v2}");
+            assert!(cgroup.is_idle());
+        }
+        assert_eq!(cgroup.repeat(at(240)), None, "v2: {v2}");
+        assert_eq!(cgroup.read(at(240), &mut Vec::new()), Err(ReadError::Gone), "v2: {v2}");
+    }
+}

@@ -1,0 +1,546 @@
+//! The families of `/metrics` beside those of requests and of calls to the runtime: what the node has, what its parts have
+//! counted, and the process itself. One table, from which they are written and `docs/metrics.md` is made.
+
+use std::{collections::BTreeMap, fs, sync::Arc};
+
+use mainstay_types::{
+    ContainerPhase, Counter, DurationCounts, Filesystems, NodeCounters, NodeSnapshot, PodSource, Samples,
+    VERSION,
+};
+
+use crate::exposition::{Exposition, Kind};
+
+/// What is known of the process from its start on.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// 1 or 2; 0 where nobody knows.
+    pub cgroup_version: u8,
+    /// Feature gates: name, stage as metrics label it, whether it is on.
+    pub gates: Arc<[(&'static str, &'static str, bool)]>,
+}
+
+/// What the families are written from.
+pub(crate) struct Source<'a> {
+    pub(crate) snapshot: Option<&'a NodeSnapshot>,
+    pub(crate) samples: &'a Samples,
+    pub(crate) disks: &'a Filesystems,
+    pub(crate) counters: &'a NodeCounters,
+    pub(crate) facts: &'a Facts,
+    pub(crate) events_dropped: u64,
+}
+
+/// One family.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: Kind,
+    write: fn(&mut Lines<'_>, &Source<'_>),
+}
+
+/// The samples of one family. HELP and TYPE come with the first: a family that has nothing to say is not there.
+struct Lines<'a> {
+    out: &'a mut Exposition,
+    family: &'a Family,
+    begun: bool,
+}
+
+impl Lines<'_> {
+    fn begin(&mut self) {
+        if !self.begun {
+            self.begun = true;
+            self.out.family(self.family.name, self.family.help, self.family.kind);
+        }
+    }
+
+    fn put(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.begin();
+        let labels = if labels.is_empty() { String::new() } else { crate::exposition::labels(labels) };
+        self.out.reading(self.family.name, &labels, value, None);
+    }
+
+    fn count(&mut self, labels: &[(&str, &str)], value: u64) {
+        self.put(labels, number(value));
+    }
+
+    fn durations(&mut self, labels: &[(&str, &str)], counts: DurationCounts) {
+        if counts.count > 0 {
+            self.begin();
+            self.out.histogram(self.family.name, labels, counts.buckets, (counts.sum, counts.count));
+        }
+    }
+
+    fn counters<const N: usize>(&mut self, names: [&str; N], all: &[([&'static str; N], Arc<Counter>)]) {
+        for (values, counter) in all {
+            let labels: Vec<(&str, &str)> = names.into_iter().zip(values.iter().copied()).collect();
+            self.count(&labels, counter.get());
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "Prometheus' numbers are floats, and 2^53 of anything is far away"
+)]
+const fn number(value: u64) -> f64 {
+    value as f64
+}
+
+/// All of them, by name.
+pub(crate) const FAMILIES: &[Family] = &[
+    Family {
+        name: "kubelet_active_pods",
+        help: "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
+        kind: Kind::Gauge,
+        write: |lines, source| pods(lines, source, |phase| !matches!(phase, "Succeeded" | "Failed")),
+    },
+    Family {
+        name: "kubelet_cgroup_version",
+        help: "[ALPHA] cgroup version on the hosts.",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            if source.facts.cgroup_version > 0 {
+                lines.put(&[], f64::from(source.facts.cgroup_version));
+            }
+        },
+    },
+    Family {
+        name: "kubelet_container_log_filesystem_used_bytes",
+        help: "[ALPHA] Bytes used by the container's logs on the filesystem.",
+        kind: Kind::Gauge,
+        write: container_logs,
+    },
+    Family {
+        name: "kubelet_desired_pods",
+        help: "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
+        kind: Kind::Gauge,
+        write: |lines, source| pods(lines, source, |_| true),
+    },
+    Family {
+        name: "kubelet_image_pull_duration_seconds",
+        help: "[ALPHA] Duration in seconds to pull an image.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([size], pulls) in source.counters.pulls.all() {
+                lines.durations(&[("image_size_in_bytes", size)], pulls.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_metrics_provider",
+        help: "[ALPHA] Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
+        kind: Kind::Gauge,
+        write: |lines, _| lines.put(&[("provider", "cadvisor")], 1.0),
+    },
+    Family {
+        name: "kubelet_node_name",
+        help: "[ALPHA] The node's name. The count is always 1.",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            if let Some(snapshot) = source.snapshot {
+                lines.put(&[("node", &snapshot.node_name)], 1.0);
+            }
+        },
+    },
+    Family {
+        name: "kubelet_pleg_last_seen_seconds",
+        help: "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+        kind: Kind::Gauge,
+        write: |lines, source| match source.counters.last_relist.get() {
+            0 => {}
+            at => lines.count(&[], at),
+        },
+    },
+    Family {
+        name: "kubelet_pleg_relist_duration_seconds",
+        help: "[ALPHA] Duration in seconds for relisting pods in PLEG.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.relists.read()),
+    },
+    Family {
+        name: "kubelet_pleg_relist_interval_seconds",
+        help: "[ALPHA] Interval in seconds between relisting in PLEG.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.relist_intervals.read()),
+    },
+    Family {
+        name: "kubelet_pod_start_duration_seconds",
+        help: "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_starts.read()),
+    },
+    Family {
+        name: "kubelet_pod_worker_duration_seconds",
+        help: "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([kind], orders) in source.counters.orders.all() {
+                lines.durations(&[("operation_type", kind)], orders.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_run_podsandbox_duration_seconds",
+        help: "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([handler], times) in source.counters.sandbox_times.all() {
+                lines.durations(&[("runtime_handler", handler)], times.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_running_containers",
+        help: "[ALPHA] Number of containers currently running",
+        kind: Kind::Gauge,
+        write: running_containers,
+    },
+    Family {
+        name: "kubelet_running_pods",
+        help: "[ALPHA] Number of pods that have a running pod sandbox",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            if let Some(snapshot) = source.snapshot {
+                let pods = snapshot.observed.pods.values();
+                lines.count(&[], pods.filter(|pod| pod.ready_sandbox().is_some()).count() as u64);
+            }
+        },
+    },
+    Family {
+        name: "kubelet_started_containers_errors_total",
+        help: "[ALPHA] Cumulative number of errors when starting containers",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["code", "container_type"], &source.counters.container_errors.all())
+        },
+    },
+    Family {
+        name: "kubelet_started_containers_total",
+        help: "[ALPHA] Cumulative number of containers started",
+        kind: Kind::Counter,
+        write: |lines, source| lines.counters(["container_type"], &source.counters.containers.all()),
+    },
+    Family {
+        name: "kubelet_started_pods_errors_total",
+        help: "[ALPHA] Cumulative number of errors when starting pods",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.sandbox_errors.get()),
+    },
+    Family {
+        name: "kubelet_started_pods_total",
+        help: "[ALPHA] Cumulative number of pods started",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.sandboxes.get()),
+    },
+    Family {
+        name: "kubernetes_build_info",
+        help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            let mut numbers = VERSION.trim_start_matches('v').split('.');
+            let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+            let labels = [
+                ("build_date", ""),
+                ("compiler", "rustc"),
+                ("git_commit", ""),
+                ("git_tree_state", ""),
+                ("git_version", VERSION),
+                ("go_version", ""),
+                ("major", major),
+                ("minor", minor),
+                ("platform", PLATFORM),
+            ];
+            lines.put(&labels, 1.0);
+        },
+    },
+    Family {
+        name: "kubernetes_feature_enabled",
+        help: "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            for (name, stage, on) in &*source.facts.gates {
+                lines.put(&[("name", name), ("stage", stage)], f64::from(u8::from(*on)));
+            }
+        },
+    },
+    Family {
+        name: "mainstay_events_dropped_total",
+        help: "Number of events that were told to nobody because the store was too far behind",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.events_dropped),
+    },
+    Family {
+        name: "mainstay_sample_cgroups",
+        help: "Number of cgroups that the newest round of readings read",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], u64::from(source.samples.cost.cgroups)),
+    },
+    Family {
+        name: "mainstay_sample_duration_seconds",
+        help: "How long the newest round of readings took",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.put(&[], number(source.samples.cost.micros) / 1e6),
+    },
+    Family {
+        name: "process_cpu_seconds_total",
+        help: "Total user and system CPU time spent in seconds.",
+        kind: Kind::Counter,
+        write: |lines, _| {
+            if let Some(process) = Process::read() {
+                lines.put(&[], process.cpu_seconds);
+            }
+        },
+    },
+    Family {
+        name: "process_max_fds",
+        help: "Maximum number of open file descriptors.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            if let Some(limit) = limit("Max open files") {
+                lines.put(&[], limit);
+            }
+        },
+    },
+    Family {
+        name: "process_open_fds",
+        help: "Number of open file descriptors.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+                // The one by which they are read is not among them.
+                lines.count(&[], (entries.count() as u64).saturating_sub(1));
+            }
+        },
+    },
+    Family {
+        name: "process_resident_memory_bytes",
+        help: "Resident memory size in bytes.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            if let Some(process) = Process::read() {
+                lines.put(&[], process.resident_bytes);
+            }
+        },
+    },
+    Family {
+        name: "process_virtual_memory_bytes",
+        help: "Virtual memory size in bytes.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            if let Some(process) = Process::read() {
+                lines.put(&[], process.virtual_bytes);
+            }
+        },
+    },
+    Family {
+        name: "process_virtual_memory_max_bytes",
+        help: "Maximum amount of virtual memory available in bytes.",
+        kind: Kind::Gauge,
+        write: |lines, _| {
+            if let Some(limit) = limit("Max address space") {
+                lines.put(&[], limit);
+            }
+        },
+    },
+];
+
+#[cfg(target_arch = "x86_64")]
+const PLATFORM: &str = "linux/amd64";
+#[cfg(target_arch = "aarch64")]
+const PLATFORM: &str = "linux/arm64";
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const PLATFORM: &str = "linux/other";
+
+/// Writes all that have something to say.
+pub(crate) fn write(out: &mut Exposition, source: &Source<'_>) {
+    for family in FAMILIES {
+        let mut lines = Lines { out, family, begun: false };
+        (family.write)(&mut lines, source);
+    }
+}
+
+/// Pods in this phase, by whether they are the API server's.
+fn pods(lines: &mut Lines<'_>, source: &Source<'_>, is_in: impl Fn(&str) -> bool) {
+    let Some(snapshot) = source.snapshot else { return };
+    let (mut static_pods, mut others) = (0, 0);
+    for view in &snapshot.pods {
+        let phase = view.status.phase.as_deref().unwrap_or_default();
+        if is_in(phase) {
+            let count = if view.source == PodSource::Api { &mut others } else { &mut static_pods };
+            *count += 1;
+        }
+    }
+    lines.count(&[("static", "")], others);
+    lines.count(&[("static", "true")], static_pods);
+}
+
+fn running_containers(lines: &mut Lines<'_>, source: &Source<'_>) {
+    let Some(snapshot) = source.snapshot else { return };
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for container in snapshot.observed.pods.values().flat_map(|pod| &pod.containers) {
+        let state = match container.phase {
+            ContainerPhase::Created => "created",
+            ContainerPhase::Running => "running",
+            ContainerPhase::Exited => "exited",
+            ContainerPhase::Unknown => "unknown",
+        };
+        *counts.entry(state).or_default() += 1;
+    }
+    for state in ["created", "exited", "running", "unknown"] {
+        lines.count(&[("container_state", state)], counts.get(state).copied().unwrap_or(0));
+    }
+}
+
+fn container_logs(lines: &mut Lines<'_>, source: &Source<'_>) {
+    let Some(snapshot) = source.snapshot else { return };
+    let mut rows = Vec::new();
+    for (uid, disk) in &source.disks.pods {
+        let Some(pod) = snapshot.observed.pods.get(uid) else { continue };
+        for container in &disk.containers {
+            if let Some(bytes) = container.logs.and_then(|logs| logs.used_bytes) {
+                rows.push((container.name.as_str(), &pod.full_name, uid.as_str(), bytes));
+            }
+        }
+    }
+    rows.sort_unstable();
+    for (container, name, uid, bytes) in rows {
+        let labels =
+            [("container", container), ("namespace", &*name.namespace), ("pod", &*name.name), ("uid", uid)];
+        lines.count(&labels, bytes);
+    }
+}
+
+/// This process, by the kernel's word.
+struct Process {
+    cpu_seconds: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Process {
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        /// What the kernel counts time in, for programs.
+        const TICKS: f64 = 100.0;
+        const PAGE: f64 = 4096.0;
+        // The name may have spaces and parentheses in it: what counts comes after the last one.
+        let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let number = |at: usize| words.get(at)?.parse::<f64>().ok();
+        Some(Self {
+            cpu_seconds: (number(11)? + number(12)?) / TICKS,
+            virtual_bytes: number(20)?,
+            resident_bytes: number(21)? * PAGE,
+        })
+    }
+}
+
+/// A soft limit of this process; the largest number where there is none, as upstream's library says it.
+fn limit(name: &str) -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    let word = text.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next())?;
+    if word == "unlimited" { Some(number(u64::MAX)) } else { word.parse().ok() }
+}
+
+/// Puts families that were written by several in the order of their names.
+pub(crate) fn in_order(text: &str) -> String {
+    let mut blocks: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.get(1..).and_then(|tail| tail.find("\n# HELP ")) {
+        let (block, tail) = rest.split_at(at + 2);
+        blocks.push(block);
+        rest = tail;
+    }
+    blocks.push(rest);
+    blocks.sort_unstable();
+    blocks.concat()
+}
+
+#[cfg(test)]
+mod page;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_order_of_their_names() {
+        let text = "# HELP b x\n# TYPE b gauge\nb 1\n# HELP a x\n# TYPE a gauge\na{l=\"# HELP \"} 1\n# HELP c x\nc 1\n";
+        let expected = "# HELP a x\n# TYPE a gauge\na{l=\"# HELP \"} 1\n# HELP b x\n# TYPE b gauge\nb 1\n# HELP c x\nc 1\n";
+        assert_eq!(in_order(text), expected);
+        assert_eq!(in_order(""), "");
+        assert!(FAMILIES.iter().map(|family| family.name).is_sorted());
+    }
+
+    #[test]
+    fn what_was_never_counted_is_not_told_of() {
+        let counters = NodeCounters::default();
+        let (samples, disks) = (Samples::default(), Filesystems::default());
+        let gates = [("NodeSwap", "", true), ("Other", "ALPHA", false)].into();
+        let facts = Facts { cgroup_version: 2, gates };
+        let source = Source {
+            snapshot: None,
+            samples: &samples,
+            disks: &disks,
+            counters: &counters,
+            facts: &facts,
+            events_dropped: 0,
+        };
+        let text = |source: &Source<'_>| {
+            let mut out = Exposition::default();
+            write(&mut out, source);
+            out.finish()
+        };
+        let before = text(&source);
+        for name in [
+            "kubelet_image_pull",
+            "kubelet_pod_start",
+            "kubelet_started_containers",
+            "kubelet_running",
+            "kubelet_pleg",
+        ] {
+            assert!(!before.contains(name), "{name} in\n{before}");
+        }
+        for line in
+            ["kubelet_cgroup_version 2", "kubernetes_feature_enabled{name=\"Other\",stage=\"ALPHA\"} 0"]
+        {
+            assert!(before.lines().any(|it| it == line), "{line} in\n{before}");
+        }
+        for family in [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "process_max_fds",
+        ] {
+            assert!(
+                before.lines().any(|line| line.starts_with(&format!("{family} "))),
+                "{family} in\n{before}"
+            );
+        }
+        counters.pulls.of(["0-10MB"]).observe(std::time::Duration::from_secs(3));
+        counters.containers.of(["container"]).add();
+        counters.container_errors.of(["RunContainerError", "container"]).add();
+        counters.orders.of(["sync"]).observe(std::time::Duration::from_millis(7));
+        let after = text(&source);
+        for line in [
+            "kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes=\"0-10MB\",le=\"5\"} 1",
+            "kubelet_started_containers_total{container_type=\"container\"} 1",
+            "kubelet_started_containers_errors_total{code=\"RunContainerError\",container_type=\"container\"} 1",
+            "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"} 1",
+        ] {
+            assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
+        }
+    }
+
+    #[test]
+    fn a_process_as_the_kernel_tells_of_it() {
+        let text = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 99 1000000 25 18446744073709551615";
+        let process = Process::parse(text).unwrap();
+        assert!((process.cpu_seconds - 2.0).abs() < 1e-9);
+        assert!(
+            (process.virtual_bytes - 1e6).abs() < 1e-9 && (process.resident_bytes - 102_400.0).abs() < 1e-9
+        );
+        assert!(Process::parse("nonsense").is_none() && Process::parse("1 (x) S 1").is_none());
+    }
+}

@@ -1,0 +1,121 @@
+//! `/stats/summary`: what the node, its pods and their containers use, in upstream's words (`stats/v1alpha1`).
+//!
+//! It is put together from the newest readings, once for each of them, by the first who asks; nothing is collected for a
+//! request. Each number has the time at which it was read. Whoever asks for the whole makes disks be looked at more often
+//! for a while.
+
+mod shape;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, header};
+use jiff::Timestamp;
+use mainstay_types::{Filesystems, NodeSnapshot, Samples};
+
+use crate::{
+    answer::{self, Answer},
+    call::{self, Call},
+    request::Query,
+    route::App,
+};
+
+/// A form with one switch is shorter.
+const MAX_BODY: usize = 64 << 10;
+const SHORT: &str = "only_cpu_and_memory";
+
+/// The newest texts.
+#[derive(Debug, Default)]
+pub(crate) struct Summaries {
+    whole: Mutex<Option<(Version, Bytes)>>,
+    short: Mutex<Option<(Version, Bytes)>>,
+}
+
+/// Of which readings a text is.
+type Version = (u64, u64);
+
+/// What a summary is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) node_name: &'a str,
+    pub(crate) samples: &'a Samples,
+    pub(crate) disks: &'a Filesystems,
+    /// Bytes of memory that the machine has, and how many of them are set aside as huge pages.
+    pub(crate) memory: (u64, u64),
+    /// Bytes of swap that it has.
+    pub(crate) swap_bytes: u64,
+    pub(crate) booted: Timestamp,
+    pub(crate) process_start: Timestamp,
+}
+
+/// `/stats/summary`.
+pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
+    let mut wishes: Vec<String> = call.query.all(SHORT).map(str::to_owned).collect();
+    let is_form = call.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+        kind.to_str().is_ok_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
+    });
+    if *call.method == Method::POST && is_form {
+        match call::read(call.body, MAX_BODY).await {
+            Ok(body) => {
+                let text = String::from_utf8_lossy(&body);
+                wishes.extend(Query::parse(Some(&text)).all(SHORT).map(str::to_owned));
+            }
+            Err(error) => return internal(&error.to_string()),
+        }
+    }
+    // Upstream: exactly one, and exactly this.
+    let short = wishes == ["true"];
+    let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
+    let samples = app.state.samples.borrow().clone();
+    if samples.root.is_none() {
+        return internal("the root cgroup has not been read yet");
+    }
+    let disks = app.state.disks.found.borrow().clone();
+    if !short {
+        // Full means that a wish is on its way already.
+        app.state.disks.wishes.try_send(()).ok();
+    }
+    let text = app.summaries.of(app, &snapshot, &samples, &disks, short);
+    let mut answer = answer::json(text);
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+fn internal(error: &str) -> Answer {
+    answer::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}"))
+}
+
+impl Summaries {
+    fn of(
+        &self,
+        app: &App,
+        snapshot: &NodeSnapshot,
+        samples: &Samples,
+        disks: &Filesystems,
+        short: bool,
+    ) -> Bytes {
+        let kept = if short { &self.short } else { &self.whole };
+        let version = (samples.generation, if short { 0 } else { disks.generation });
+        // Held while the text is made: whoever asks meanwhile waits for it rather than make it too.
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, text)) = kept.as_ref().filter(|(of, _)| *of == version) {
+            return text.clone();
+        }
+        let huge = snapshot.resources.capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+        let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
+        let parts = Parts {
+            node_name: &snapshot.node_name,
+            samples,
+            disks,
+            memory: (bytes(snapshot.resources.memory_bytes()), huge.map(|(_, it)| bytes(it.value())).sum()),
+            swap_bytes: bytes(snapshot.resources.swap_bytes),
+            booted: app.booted,
+            process_start: app.state.process_start,
+        };
+        let text = Bytes::from(shape::json(&parts, short));
+        *kept = Some((version, text.clone()));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! What the process tells about itself.
+
+use super::*;
+
+#[tokio::test]
+async fn flags_and_status_are_text_or_named_objects() {
+    let fixture = Fixture::start();
+    for (path, title) in [("/flagz", "kubelet flagz"), ("/statusz", "kubelet statusz")] {
+        let reply = fixture.get(path).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert!(
+            reply.body.starts_with(&format!("\n{title}\nWarning: This endpoint is not meant")),
+            "{reply:?}"
+        );
+        assert_eq!(fixture.request("DELETE", path, &[("Accept", "text/plain")]).await.status, 200);
+        for (accept, indented) in [("application/json", false), ("application/xml", true)] {
+            let reply = fixture.request("GET", path, &[("Accept", accept)]).await;
+            assert_eq!(reply.status, 406);
+            assert_eq!(reply.body.contains("\n  \"kind\": \"Status\""), indented, "{reply:?}");
+            assert_eq!(
+                reply.json()["message"],
+                "only the following media types are accepted: application/json, application/yaml, text/plain"
+            );
+        }
+    }
+    let accept = "application/json;v=v1beta1;g=config.k8s.io;as=Statusz";
+    let reply = fixture.request("GET", "/statusz", &[("Accept", accept)]).await;
+    assert_eq!(reply.header("content-type"), Some("application/json;g=config.k8s.io;v=v1beta1;as=Statusz"));
+    let object: Value = serde_json::from_str(&reply.body).unwrap();
+    assert_eq!(object["startTime"], "1970-01-01T00:00:00Z");
+    assert_eq!(object["paths"], json!(["/configz", "/debug", "/flagz", "/healthz", "/metrics"]));
+    assert_eq!(object["emulationVersion"], "1.37");
+    let accept = "application/yaml;v=v1alpha1;g=config.k8s.io;as=Flagz";
+    let reply = fixture.request("GET", "/flagz", &[("Accept", accept)]).await;
+    assert!(reply.body.starts_with("kind: Flagz\napiVersion: config.k8s.io/v1alpha1\n"), "{reply:?}");
+    assert_eq!(
+        reply.header("warning"),
+        Some("299 - \"This version of the flagz endpoint is deprecated. Please use a newer version.\"")
+    );
+    let status = fixture.get("/statusz").await.body;
+    assert!(status.contains("\n\nStarted:  Thu Jan  1 00:00:00 UTC 1970\nUp:  "), "{status}");
+    assert!(status.ends_with("\nPaths:  /configz /debug /flagz /healthz /metrics\n"), "{status}");
+}
+
+#[tokio::test]
+async fn the_verbosity_is_put() {
+    let fixture = Fixture::start();
+    for (method, body, status, text) in [
+        ("PUT", "5", 200, "successfully set klog.logging.verbosity to 5\n"),
+        ("PUT", "abc", 400, "strconv.ParseUint: parsing \"abc\": invalid syntax\n"),
+        ("PUT", "99999999999", 400, "strconv.ParseUint: parsing \"99999999999\": value out of range\n"),
+        ("GET", "", 406, "unsupported http method\n"),
+        ("POST", "5", 406, "unsupported http method\n"),
+    ] {
+        let reply = fixture.send(method, "/debug/flags/v", body).await;
+        assert_eq!((reply.status, reply.body.as_str()), (status, text), "{method} {body}");
+        assert_eq!(reply.header("content-type"), Some("text/plain"));
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+    }
+    let long = "1".repeat(5000);
+    assert_eq!(fixture.send("PUT", "/debug/flags/v", &long).await.status, 400);
+}
+
+#[tokio::test]
+async fn the_server_counts_itself_and_its_health_checks() {
+    let fixture = Fixture::start();
+    fixture.get("/healthz").await;
+    fixture.get("/nowhere").await;
+    let text = fixture.get("/metrics").await.body;
+    for line in [
+        r#"kubelet_http_requests_total{long_running="false",method="GET",path="healthz",server_type="socket"} 1"#,
+        r#"kubelet_http_requests_total{long_running="false",method="GET",path="other",server_type="socket"} 1"#,
+        r#"kubelet_http_inflight_requests{long_running="false",method="GET",path="metrics",server_type="socket"} 1"#,
+        "# TYPE kubelet_http_requests_duration_seconds histogram",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
+    }
+    let slis = fixture.get("/metrics/slis").await.body;
+    assert!(slis.contains(r#"kubernetes_healthcheck{name="syncloop",type="healthz"} 1"#), "{slis}");
+    assert!(
+        slis.contains(r#"kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 1"#),
+        "{slis}"
+    );
+    fixture.request("DELETE", "/metrics/slis", &[]).await.is_plain(200, "metrics reset\n");
+    let slis = fixture.get("/metrics/slis").await.body;
+    assert!(
+        !slis.contains("kubernetes_healthcheck") && slis.contains("process_start_time_seconds"),
+        "{slis}"
+    );
+    // A stream is being answered for as long as it lasts.
+    fixture.publish(snapshot(1, vec![], vec![]));
+    let stream = fixture.open("/pods?watch=1").await;
+    let watching = r#"kubelet_http_inflight_requests{long_running="false",method="GET",path="pods",server_type="socket"}"#;
+    assert!(fixture.get("/metrics").await.body.contains(&format!("{watching} 1\n")));
+    drop(stream);
+    let deadline = Instant::now() + PATIENCE;
+    while !fixture.get("/metrics").await.body.contains(&format!("{watching} 0\n")) {
+        assert!(Instant::now() < deadline, "the watcher is gone and still counted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_manual_is_served() {
+    let fixture = Fixture::start();
+    let document = fixture.get("/openapi/v3").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    assert!(document["paths"]["/pods"]["get"]["summary"].is_string());
+    assert_eq!(fixture.get("/openapi").await.status, 307);
+}

@@ -1,0 +1,343 @@
+//! The Node object: what is fixed at the start, filled in with what is observed.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{
+        ContainerImage, Node, NodeAddress, NodeCondition, NodeFeatures, NodeRuntimeHandler,
+        NodeRuntimeHandlerFeatures, NodeStatus, NodeSystemInfo,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use mainstay_checkpoint::{Deferred, Durability, Store};
+use mainstay_task::TaskGroup;
+use mainstay_types::{NodePressure, NodeResources, NodeView, PressureKind, RuntimeHealth, to_seconds};
+use tokio::sync::watch;
+
+use crate::gojson::go_json;
+
+/// How old the conditions' heartbeat may become, as upstream's `nodeStatusReportFrequency`.
+const HEARTBEAT: SignedDuration = SignedDuration::from_secs(5 * 60);
+
+/// What of the node does not change while mainstay runs: name, labels, spec, machine. Addresses, capacity, conditions,
+/// images and the runtime's version are filled in here.
+#[derive(Debug)]
+pub struct NodeTemplate {
+    /// The object so far.
+    pub node: Node,
+    /// The images that the runtime has.
+    pub images: watch::Receiver<Arc<[ContainerImage]>>,
+}
+
+/// The newest Node object, and what it was made from.
+#[derive(Debug)]
+pub(crate) struct NodeObject {
+    template: Node,
+    newest: Option<Made>,
+    /// The conditions of an earlier life, for their times.
+    restored: Vec<NodeCondition>,
+    files: Option<Arc<Deferred<Vec<NodeCondition>>>>,
+}
+
+#[derive(Debug)]
+struct Made {
+    view: Arc<NodeView>,
+    runtime: Arc<RuntimeHealth>,
+    images: Arc<[ContainerImage]>,
+    addresses: Arc<[String]>,
+    resources: Arc<NodeResources>,
+    ours: Arc<[NodeCondition]>,
+    pressure: NodePressure,
+    sources: Option<String>,
+    api: Option<Arc<Node>>,
+    at: Timestamp,
+}
+
+/// What the Node object is made from, besides what is fixed.
+pub(crate) struct NodeInput<'a> {
+    pub(crate) runtime: &'a Arc<RuntimeHealth>,
+    pub(crate) images: &'a Arc<[ContainerImage]>,
+    /// The node's addresses, primary first.
+    pub(crate) addresses: &'a Arc<[String]>,
+    /// What it has.
+    pub(crate) resources: &'a Arc<NodeResources>,
+    /// Conditions that others found.
+    pub(crate) conditions: &'a Arc<[NodeCondition]>,
+    /// What the node runs short of.
+    pub(crate) pressure: NodePressure,
+    /// What sources have not delivered.
+    pub(crate) sources: Option<String>,
+    /// The object by the API server's word.
+    pub(crate) api: Option<&'a Arc<Node>>,
+    pub(crate) now: Timestamp,
+}
+
+impl NodeObject {
+    /// Reads what is known of an earlier life; what cannot be used is told of.
+    pub(crate) fn open(template: Node, dir: &Path, tasks: &TaskGroup) -> (Self, Vec<String>) {
+        // Not flushed: what a power failure takes are the times of conditions.
+        let store: Store<Vec<NodeCondition>> =
+            match Store::open(dir, 0o700, "node-conditions", 1, Durability::ProcessDeath) {
+                Ok(store) => store,
+                Err(error) => {
+                    let without = Self { template, newest: None, restored: Vec::new(), files: None };
+                    return (without, vec![error.to_string()]);
+                }
+            };
+        let contents = store.load_all();
+        let problems = contents.set_aside.iter().map(ToString::to_string).collect();
+        let restored = contents.good.into_values().flatten().collect();
+        let deferred = Arc::new(Deferred::new(store));
+        let (writer, shutdown) = (Arc::clone(&deferred), tasks.shutdown());
+        tasks.spawn("node files", async move { writer.run(shutdown.signalled()).await });
+        (Self { template, newest: None, restored, files: Some(deferred) }, problems)
+    }
+
+    /// The newest object; the same one as before if nothing of it changed and it is not too old.
+    pub(crate) fn refresh(&mut self, generation: u64, input: NodeInput<'_>) -> Arc<NodeView> {
+        if let Some(made) = self.newest.as_ref().filter(|made| made.holds(&input)) {
+            return Arc::clone(&made.view);
+        }
+        let before = match &self.newest {
+            Some(made) => {
+                made.view.node.status.as_ref().and_then(|it| it.conditions.as_deref()).unwrap_or_default()
+            }
+            None => &self.restored,
+        };
+        let conditions = conditions(&input, before);
+        if let Some(files) = &self.files {
+            files.put("node", conditions.clone());
+        }
+        let node = filled(&self.template, &input, conditions);
+        let mut json = br#"{"kind":"Node","apiVersion":"v1","#.to_vec();
+        let fields = go_json(&Fields { metadata: &node.metadata, spec: &node.spec, status: &node.status });
+        json.extend_from_slice(fields.strip_prefix(b"{").unwrap_or(&fields));
+        json.push(b'\n');
+        let view = Arc::new(NodeView { version: generation, node: Arc::new(node), json: json.into() });
+        self.newest = Some(Made {
+            view: Arc::clone(&view),
+            runtime: Arc::clone(input.runtime),
+            images: Arc::clone(input.images),
+            addresses: Arc::clone(input.addresses),
+            resources: Arc::clone(input.resources),
+            ours: Arc::clone(input.conditions),
+            pressure: input.pressure,
+            sources: input.sources,
+            api: input.api.cloned(),
+            at: input.now,
+        });
+        view
+    }
+}
+
+/// The object without what `go_json` of the whole would put in another order.
+#[derive(serde::Serialize)]
+struct Fields<'a, M, P, S> {
+    metadata: &'a M,
+    spec: &'a P,
+    status: &'a S,
+}
+
+impl Made {
+    fn holds(&self, input: &NodeInput<'_>) -> bool {
+        self.runtime == *input.runtime
+            && Arc::ptr_eq(&self.images, input.images)
+            && self.addresses == *input.addresses
+            && Arc::ptr_eq(&self.resources, input.resources)
+            && Arc::ptr_eq(&self.ours, input.conditions)
+            && self.pressure == input.pressure
+            && self.sources == input.sources
+            && self.api.as_ref().map(Arc::as_ptr) == input.api.map(Arc::as_ptr)
+            && self.at <= input.now
+            && input.now.duration_since(self.at) < HEARTBEAT
+    }
+}
+
+fn filled(template: &Node, input: &NodeInput<'_>, conditions: Vec<NodeCondition>) -> Node {
+    let mut node = template.clone();
+    if let Some(api) = input.api {
+        // What a node is called, labelled and kept from is the API server's word, once there is one.
+        node.metadata = api.metadata.clone();
+        node.spec = api.spec.clone();
+    }
+    let status: &mut NodeStatus = node.status.get_or_insert_default();
+    let amounts = |list: &mainstay_types::ResourceList| -> BTreeMap<String, Quantity> {
+        list.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))).collect()
+    };
+    status.capacity = Some(amounts(&input.resources.capacity));
+    status.allocatable = Some(amounts(&input.resources.allocatable));
+    status.conditions = Some(conditions);
+    let internal =
+        input.addresses.iter().map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.clone() });
+    let fixed = status.addresses.take().unwrap_or_default();
+    status.addresses = Some(internal.chain(fixed).collect());
+    status.images = (!input.images.is_empty()).then(|| input.images.to_vec());
+    let runtime = input.runtime;
+    if let Some(NodeSystemInfo { container_runtime_version, .. }) = &mut status.node_info
+        && !runtime.name.is_empty()
+    {
+        *container_runtime_version =
+            format!("{}://{}", runtime.name, runtime.version.trim_start_matches('v'));
+    }
+    status.features = Some(NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) });
+    status.runtime_handlers = Some(vec![NodeRuntimeHandler {
+        name: Some(String::new()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(runtime.recursive_read_only),
+            ..NodeRuntimeHandlerFeatures::default()
+        }),
+    }]);
+    node
+}
+
+/// Types, reasons and texts as upstream's (`pkg/kubelet/nodestatus`). What nobody measures is `Unknown`, and says so.
+fn conditions(input: &NodeInput<'_>, before: &[NodeCondition]) -> Vec<NodeCondition> {
+    let now = Time(to_seconds(input.now));
+    let mut wanted: Vec<(String, &str, &str, String)> =
+        PressureKind::ALL.into_iter().map(|kind| pressure(kind, input.pressure.of(kind))).collect();
+    wanted.push(match not_ready(input) {
+        None => ("Ready".to_owned(), "True", "KubeletReady", "kubelet is posting ready status".to_owned()),
+        Some(why) => ("Ready".to_owned(), "False", "KubeletNotReady", why),
+    });
+    let own = wanted.into_iter().map(|(type_, status, reason, message)| NodeCondition {
+        type_,
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_heartbeat_time: None,
+        last_transition_time: None,
+    });
+    let others = input.conditions.iter().cloned();
+    others
+        .chain(own)
+        .map(|mut condition| {
+            let known = before
+                .iter()
+                .find(|known| known.type_ == condition.type_ && known.status == condition.status);
+            condition.last_heartbeat_time = Some(now.clone());
+            // A restart of mainstay is no transition.
+            condition.last_transition_time = condition
+                .last_transition_time
+                .or_else(|| known.and_then(|known| known.last_transition_time.clone()))
+                .or_else(|| Some(now.clone()));
+            condition
+        })
+        .collect()
+}
+
+fn pressure(kind: PressureKind, found: Option<bool>) -> (String, &'static str, &'static str, String) {
+    let (status, reason, message) = match (kind, found) {
+        (_, None) => ("Unknown", "NotMeasured", "mainstay could not measure this yet"),
+        (PressureKind::Memory, Some(false)) => {
+            ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+        }
+        (PressureKind::Memory, Some(true)) => {
+            ("True", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+        }
+        (PressureKind::Disk, Some(false)) => {
+            ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+        }
+        (PressureKind::Disk, Some(true)) => ("True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+        (PressureKind::Pid, Some(false)) => {
+            ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+        }
+        (PressureKind::Pid, Some(true)) => {
+            ("True", "KubeletHasInsufficientPID", "kubelet has insufficient PID available")
+        }
+    };
+    (kind.condition().to_owned(), status, reason, message.to_owned())
+}
+
+/// Why the node can take no pods; `None` if it can.
+fn not_ready(input: &NodeInput<'_>) -> Option<String> {
+    let runtime = input.runtime;
+    let mut why = Vec::new();
+    if !runtime.reachable {
+        why.push("container runtime is down".to_owned());
+    }
+    if let Some(problem) = &runtime.runtime_problem {
+        why.push(format!("container runtime not ready: {problem}"));
+    }
+    if let Some(problem) = &runtime.network_problem {
+        why.push(format!("container runtime network not ready: {problem}"));
+    }
+    why.extend(input.sources.as_ref().map(|sources| format!("pod sources have not delivered: {sources}")));
+    (!why.is_empty()).then(|| format!("[{}]", why.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn runtime(reachable: bool) -> Arc<RuntimeHealth> {
+        Arc::new(RuntimeHealth {
+            name: "containerd".into(),
+            version: "v2.4.2".into(),
+            reachable,
+            ..RuntimeHealth::default()
+        })
+    }
+
+    fn ready(view: &NodeView) -> (String, i64) {
+        let conditions = view.node.status.as_ref().unwrap().conditions.as_ref().unwrap();
+        let ready = conditions.iter().find(|it| it.type_ == "Ready").unwrap();
+        (ready.status.clone(), ready.last_transition_time.as_ref().unwrap().0.as_second())
+    }
+
+    #[tokio::test]
+    async fn it_changes_on_evidence_and_a_restart_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = TaskGroup::new();
+        let template = || Node {
+            status: Some(NodeStatus { node_info: Some(NodeSystemInfo::default()), ..NodeStatus::default() }),
+            ..Node::default()
+        };
+        let resources = Arc::<NodeResources>::default();
+        let (images, none): (Arc<[ContainerImage]>, Arc<[NodeCondition]>) = (Arc::default(), Arc::default());
+        let (here, there): (Arc<[String]>, Arc<[String]>) =
+            (Arc::from(["10.0.0.1".to_owned()]), Arc::from(["10.0.0.2".to_owned()]));
+        let input = |runtime, second| NodeInput {
+            runtime,
+            images: &images,
+            resources: &resources,
+            addresses: if second < 1500 { &here } else { &there },
+            conditions: &none,
+            pressure: NodePressure::default(),
+            sources: None,
+            api: None,
+            now: at(second),
+        };
+        let (mut object, problems) = NodeObject::open(template(), dir.path(), &tasks);
+        assert_eq!(problems, Vec::<String>::new());
+        let up = runtime(true);
+        let first = object.refresh(1, input(&up, 1000));
+        assert_eq!(ready(&first), ("True".into(), 1000));
+        assert!(first.json.starts_with(br#"{"kind":"Node","apiVersion":"v1","metadata":"#));
+        let text = String::from_utf8(first.json.to_vec()).unwrap();
+        assert!(text.contains(r#""containerRuntimeVersion":"containerd://2.4.2""#), "{text}");
+        assert!(Arc::ptr_eq(&first, &object.refresh(2, input(&up, 1010))), "nothing changed");
+        let old = object.refresh(3, input(&up, 1300));
+        assert_eq!((ready(&old), old.version), (("True".into(), 1000), 3), "a heartbeat is no transition");
+        let down = runtime(false);
+        let away = object.refresh(4, input(&down, 1400));
+        assert_eq!(ready(&away), ("False".into(), 1400));
+        let address = |view: &NodeView| {
+            view.node.status.as_ref().unwrap().addresses.as_ref().unwrap()[0].address.clone()
+        };
+        assert_eq!(address(&away), "10.0.0.1");
+        let moved = object.refresh(5, input(&down, 1500));
+        assert_eq!((address(&moved).as_str(), ready(&moved)), ("10.0.0.2", ("False".into(), 1400)));
+        assert!(tasks.drain(std::time::Duration::from_secs(20)).await.aborted.is_empty());
+
+        let tasks = TaskGroup::new();
+        let (mut object, _) = NodeObject::open(template(), dir.path(), &tasks);
+        assert_eq!(ready(&object.refresh(1, input(&down, 2000))), ("False".into(), 1400));
+        assert_eq!(ready(&object.refresh(2, input(&up, 2001))), ("True".into(), 2001));
+        tasks.drain(std::time::Duration::from_secs(20)).await;
+    }
+}

@@ -1,0 +1,223 @@
+//! A way to the API server that can be made a bad one: in front of the real one, for what that cannot be made to do.
+
+use crate::open_streams::OpenStreams;
+use crate::reviews::write_kubeconfig;
+use crate::tls::tls_server;
+use crate::{CertificateWish, ControlPlane, Usage, tls_client};
+use anyhow::{Context, Result};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What becomes of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    /// They are passed on.
+    Fair,
+    /// 429, with the wish to come back in a second.
+    TooMany,
+    /// 500.
+    Broken,
+    /// The connection ends instead of an answer.
+    Cut,
+    /// No answer ever comes.
+    Silent,
+    /// Watches end with 410; the rest is passed on.
+    Expired,
+}
+
+/// An HTTPS proxy between one node and a control plane; it speaks to the latter as that node. Ends with its handle.
+#[derive(Debug)]
+pub struct FlakyProxy {
+    address: SocketAddr,
+    kubeconfig: PathBuf,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: SocketAddr,
+    inside: Arc<ClientConfig>,
+    outside: Arc<ServerConfig>,
+    mood: Mutex<Mood>,
+    open: OpenStreams,
+    spoiled: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl FlakyProxy {
+    /// Starts it for a node of that name; its files go below the control plane's.
+    ///
+    /// # Errors
+    /// When it cannot listen, or its files cannot be written.
+    pub fn start(plane: &ControlPlane, node: &str) -> Result<Self> {
+        let authority = plane.authority();
+        let wish = CertificateWish {
+            name: "kube-apiserver",
+            organizations: &[],
+            names: &["127.0.0.1"],
+            usage: Usage::Server,
+            expired: false,
+        };
+        let outside = tls_server(&authority.issue(&wish)?, authority)?;
+        let shown =
+            authority.issue(&CertificateWish::client(&format!("system:node:{node}"), &["system:nodes"]))?;
+        let inside = tls_client(&authority.pem, Some(&shown))?;
+        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+        let address = listener.local_addr().context("no address")?;
+        let dir = plane.dir().join(format!("proxy-{node}"));
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let kubeconfig = write_kubeconfig(&dir, &format!("https://{address}"), &authority.pem, &shown)?;
+        let shared = Arc::new(Shared {
+            server: plane.address(),
+            inside,
+            outside,
+            mood: Mutex::new(Mood::Fair),
+            open: OpenStreams::default(),
+            spoiled: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let serving = shared.clone();
+        std::thread::spawn(move || serve(&listener, &serving));
+        Ok(Self { address, kubeconfig, shared })
+    }
+
+    /// The node's kubeconfig, which leads here.
+    pub fn kubeconfig(&self) -> &PathBuf {
+        &self.kubeconfig
+    }
+
+    /// Changes what becomes of requests. Those under way, watches among them, are cut.
+    pub fn set(&self, mood: Mood) {
+        *self.shared.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
+        self.shared.spoiled.store(0, Ordering::SeqCst);
+        self.shared.open.close_all();
+    }
+
+    /// How many requests have not been passed on since the last change.
+    pub fn spoiled(&self) -> usize {
+        self.shared.spoiled.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FlakyProxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.open.close_all();
+        // Wakes the thread that accepts.
+        TcpStream::connect(self.address).ok();
+    }
+}
+
+impl Shared {
+    fn mood(&self) -> Mood {
+        *self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.ended.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        let shared = shared.clone();
+        // A connection that breaks is what it is for.
+        std::thread::spawn(move || connection(stream, &shared).ok());
+    }
+}
+
+/// One request for each connection: it is closed behind the answer.
+fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(300)))?;
+    shared.open.keep(&stream)?;
+    let session = ServerConnection::new(shared.outside.clone())?;
+    let mut outside = BufReader::new(StreamOwned::new(session, stream));
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if outside.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    let header = |wanted: &str| {
+        let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+        headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim().to_owned())
+    };
+    let length = header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    outside.read_exact(&mut body)?;
+    let watch =
+        head.lines().next().is_some_and(|line| line.contains("watch=true") || line.contains("watch=1"));
+    let mood = shared.mood();
+    let fair = mood == Mood::Fair || (mood == Mood::Expired && !watch);
+    if !fair {
+        shared.spoiled.fetch_add(1, Ordering::SeqCst);
+    }
+    let answer = |status: &str, more: &str, body: &str| {
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{more}content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let said = |code: u16, reason: &str| {
+        format!(
+            r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"made up","reason":"{reason}","code":{code}}}"#
+        )
+    };
+    let made_up = match mood {
+        _ if fair => None,
+        Mood::TooMany => {
+            Some(answer("429 Too Many Requests", "retry-after: 1\r\n", &said(429, "TooManyRequests")))
+        }
+        Mood::Broken => Some(answer("500 Internal Server Error", "", &said(500, "InternalError"))),
+        Mood::Expired => {
+            let event = format!(r#"{{"type":"ERROR","object":{}}}"#, said(410, "Expired"));
+            Some(answer("200 OK", "", &format!("{event}\n")))
+        }
+        Mood::Cut | Mood::Fair => return Ok(()),
+        Mood::Silent => {
+            // Until the other side has enough of it, or the mood changes.
+            let mut nothing = [0; 1];
+            outside.read_exact(&mut nothing).ok();
+            return Ok(());
+        }
+    };
+    let outside = outside.get_mut();
+    if let Some(made_up) = made_up {
+        outside.write_all(made_up.as_bytes())?;
+        outside.conn.send_close_notify();
+        return Ok(outside.flush()?);
+    }
+    let stream = TcpStream::connect(shared.server)?;
+    shared.open.keep(&stream)?;
+    let name = ServerName::try_from("127.0.0.1").context("no name")?;
+    let session = ClientConnection::new(shared.inside.clone(), name)?;
+    let mut inside = StreamOwned::new(session, stream);
+    // The answer ends with the connection, so nobody has to know how long it is.
+    let kept: String = head
+        .trim_end()
+        .lines()
+        .filter(|line| !line.to_ascii_lowercase().starts_with("connection:"))
+        .map(|line| format!("{line}\r\n"))
+        .collect();
+    inside.write_all(format!("{kept}connection: close\r\n\r\n").as_bytes())?;
+    inside.write_all(&body)?;
+    inside.flush()?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = inside.read(&mut buffer).unwrap_or(0);
+        if count == 0 {
+            outside.conn.send_close_notify();
+            outside.flush()?;
+            return Ok(outside.sock.shutdown(Shutdown::Both)?);
+        }
+        outside.write_all(buffer.get(..count).unwrap_or_default())?;
+        outside.flush()?;
+    }
+}

@@ -1,0 +1,56 @@
+//! What the API server has of this node's pods: small values, from which it is seen what it does not know yet.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodCondition;
+use serde::{Deserialize, Serialize};
+
+use crate::{FullName, PodFailure, PodUid, TerminalPhase};
+
+/// What of the status in the API server bears on the pod itself: what others wrote into it, and what an earlier life of
+/// this node did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteStatus {
+    /// The pod is over, by the API server's word: it is not run again.
+    pub finished: Option<TerminalPhase>,
+    /// Why, if it failed for a reason.
+    pub failure: Option<PodFailure>,
+    /// When a kubelet first saw it.
+    pub start_time: Option<Timestamp>,
+    /// Conditions: those of others as they are now, our own as they were when the pod was first seen.
+    pub conditions: Vec<PodCondition>,
+}
+
+/// The pods of this node in the API server, mirror pods among them, as one immutable value.
+#[derive(Clone, Debug, Default)]
+pub struct ApiPods {
+    /// The API server has listed them: what is not here is not there.
+    pub listed: bool,
+    /// By UID.
+    pub pods: Arc<BTreeMap<PodUid, Arc<ApiPod>>>,
+    /// How often the Node object was seen to vanish while mainstay runs.
+    pub node_losses: u64,
+}
+
+/// One pod in the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiPod {
+    /// Its UID there; a mirror pod has another one than the static pod.
+    pub uid: PodUid,
+    /// Namespace and name.
+    pub full_name: FullName,
+    /// `metadata.resourceVersion` as a number.
+    pub version: u64,
+    /// Digest of the part of its status that is ours.
+    pub status_digest: u64,
+    /// It has a terminal phase.
+    pub finished: bool,
+    /// It has a deletion timestamp.
+    pub deleting: bool,
+    /// Nobody's grace holds its object any more, only finalizers do.
+    pub released: bool,
+    /// For a mirror pod: the UID of the static pod that it shows.
+    pub mirror_of: Option<PodUid>,
+}

@@ -1,0 +1,168 @@
+//! Who holds which CPUs, memory and devices, and what there is to be held.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use crate::PodUid;
+
+/// What the managers of CPUs, memory and devices have given out, as one immutable value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignments {
+    /// What may be given out at all, taken or not.
+    pub allocatable: Allocatable,
+    /// No device plugin can make itself known right now: its socket cannot be listened on.
+    pub deaf: bool,
+    /// Pods that hold something, by UID.
+    pub pods: HashMap<PodUid, Arc<PodAssignment>>,
+}
+
+impl Assignments {
+    /// The same with other devices; what is held beside devices stays.
+    pub fn set_devices(
+        &mut self,
+        allocatable: Vec<HeldDevice>,
+        held: impl IntoIterator<Item = (PodUid, Box<str>, Vec<HeldDevice>)>,
+    ) {
+        self.allocatable.devices = allocatable;
+        self.each(|container| container.devices.clear());
+        for (uid, name, devices) in held {
+            self.container(uid, name).devices = devices;
+        }
+        self.drop_empty();
+    }
+
+    /// The same with other exclusive CPUs; what is held beside CPUs stays.
+    pub fn set_cpus(
+        &mut self,
+        allocatable: BTreeSet<u32>,
+        held: impl IntoIterator<Item = (PodUid, Box<str>, BTreeSet<u32>)>,
+    ) {
+        self.allocatable.cpus = allocatable;
+        self.each(|container| container.cpus.clear());
+        for (uid, name, cpus) in held {
+            self.container(uid, name).cpus = cpus;
+        }
+        self.drop_empty();
+    }
+
+    fn each(&mut self, mut change: impl FnMut(&mut ContainerAssignment)) {
+        for pod in self.pods.values_mut() {
+            Arc::make_mut(pod).containers.values_mut().for_each(&mut change);
+        }
+    }
+
+    fn container(&mut self, uid: PodUid, name: Box<str>) -> &mut ContainerAssignment {
+        let pod = Arc::make_mut(self.pods.entry(uid).or_default());
+        pod.containers.entry(name).or_default()
+    }
+
+    fn drop_empty(&mut self) {
+        let nothing = ContainerAssignment::default();
+        for pod in self.pods.values_mut() {
+            Arc::make_mut(pod).containers.retain(|_, container| *container != nothing);
+        }
+        self.pods.retain(|_, pod| **pod != PodAssignment::default());
+    }
+}
+
+/// What may be given out at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocatable {
+    /// CPUs that a container may have to itself; empty where CPUs are not given out.
+    pub cpus: BTreeSet<u32>,
+    /// One block for each NUMA node and type; empty where memory is not given out.
+    pub memory: Vec<MemoryBlock>,
+    /// Healthy devices.
+    pub devices: Vec<HeldDevice>,
+}
+
+/// What one pod holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodAssignment {
+    /// Of containers that hold something, by name.
+    pub containers: BTreeMap<Box<str>, ContainerAssignment>,
+    /// CPUs that the pod holds as a whole.
+    pub cpus: BTreeSet<u32>,
+    /// Memory that the pod holds as a whole.
+    pub memory: Vec<MemoryBlock>,
+}
+
+/// What one container holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerAssignment {
+    /// CPUs that are its alone.
+    pub cpus: BTreeSet<u32>,
+    /// Memory that is kept for it.
+    pub memory: Vec<MemoryBlock>,
+    /// Its devices.
+    pub devices: Vec<HeldDevice>,
+}
+
+/// Memory of one type on some NUMA nodes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// `memory` or `hugepages-2Mi` and the like.
+    pub kind: Box<str>,
+    /// How much, on all nodes together.
+    pub bytes: u64,
+    /// The NUMA nodes, ascending.
+    pub nodes: Vec<u32>,
+}
+
+/// A device of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldDevice {
+    /// `vendor.com/thing`.
+    pub resource: Arc<str>,
+    /// Unique among the resource's devices.
+    pub id: Arc<str>,
+    /// The NUMA nodes it belongs to, ascending; none for one that belongs nowhere.
+    pub nodes: Vec<u32>,
+}
+
+/// How much there is of what device plugins offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedResources {
+    /// By resource name; a resource whose plugin has gone for good stays, with nothing.
+    pub amounts: BTreeMap<Arc<str>, ExtendedAmount>,
+    /// Of those the ones whose plugin is known from before a restart and has not come back yet: how many there are is not known,
+    /// and nobody is turned away for want of them.
+    pub awaited: BTreeSet<Arc<str>>,
+}
+
+/// How much there is of one such resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedAmount {
+    /// All devices.
+    pub capacity: usize,
+    /// Healthy ones.
+    pub allocatable: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_cpus_come_and_go_apart() {
+        let mut all = Assignments::default();
+        let device = HeldDevice { resource: "a.com/x".into(), id: "0".into(), nodes: Vec::new() };
+        all.set_cpus([1, 2].into(), [(PodUid::from("p"), "c".into(), [1].into())]);
+        all.set_devices(
+            vec![device.clone()],
+            [
+                (PodUid::from("p"), "c".into(), vec![device.clone()]),
+                (PodUid::from("q"), "c".into(), vec![device.clone()]),
+            ],
+        );
+        assert_eq!(all.pods.len(), 2);
+        assert_eq!(all.pods[&PodUid::from("p")].containers["c"].cpus, [1].into());
+        all.set_devices(Vec::new(), []);
+        assert_eq!(all.pods.len(), 1);
+        assert_eq!(all.allocatable.cpus, [1, 2].into());
+        all.set_cpus(BTreeSet::new(), []);
+        assert_eq!(all, Assignments::default());
+    }
+}

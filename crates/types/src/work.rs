@@ -1,0 +1,257 @@
+//! What parts of the node count of their own work, for `/metrics`. Cheap to count in from any task.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Prometheus' default buckets, in seconds.
+const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Upstream's for starts of pods.
+const STARTS: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
+    480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+/// Upstream's for pulls of images.
+const PULLS: &[f64] = &[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
+    2700.0, 3600.0,
+];
+
+/// How long something took, by upper bounds.
+#[derive(Debug)]
+pub struct Durations {
+    bounds: &'static [f64],
+    /// By the first bound that was not exceeded; longer ones are in none.
+    buckets: Box<[AtomicU64]>,
+    micros: AtomicU64,
+    count: AtomicU64,
+}
+
+/// The numbers of [`Durations`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DurationCounts {
+    /// Upper bounds in seconds, with how many took at most that long.
+    pub buckets: Vec<(f64, u64)>,
+    /// All of it together, in seconds.
+    pub sum: f64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Durations {
+    fn new(bounds: &'static [f64]) -> Self {
+        let buckets = bounds.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { bounds, buckets, micros: AtomicU64::new(0), count: AtomicU64::new(0) }
+    }
+
+    /// Counts one.
+    pub fn observe(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let at = self.bounds.iter().position(|bound| seconds <= *bound);
+        if let Some(bucket) = at.and_then(|at| self.buckets.get(at)) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        // Last: a count never stands beside more in the buckets for long.
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    pub fn read(&self) -> DurationCounts {
+        let count = self.count.load(Ordering::Relaxed);
+        let mut below = 0;
+        let buckets = self.bounds.iter().zip(&self.buckets).map(|(bound, bucket)| {
+            below += bucket.load(Ordering::Relaxed);
+            (*bound, below.min(count))
+        });
+        let buckets = buckets.collect();
+        let micros = Duration::from_micros(self.micros.load(Ordering::Relaxed));
+        DurationCounts { buckets, sum: micros.as_secs_f64(), count }
+    }
+}
+
+/// Counters of one kind, each by the values of its labels; one appears when it is first counted. A chain that only grows:
+/// who counts and who reads share no lock.
+#[derive(Debug)]
+pub struct ByLabels<T, const N: usize> {
+    first: Place<T, N>,
+    make: fn() -> T,
+}
+
+type Place<T, const N: usize> = OnceLock<Box<Link<T, N>>>;
+
+#[derive(Debug)]
+struct Link<T, const N: usize> {
+    labels: [&'static str; N],
+    counter: Arc<T>,
+    next: Place<T, N>,
+}
+
+impl<T, const N: usize> ByLabels<T, N> {
+    const fn new(make: fn() -> T) -> Self {
+        Self { first: OnceLock::new(), make }
+    }
+
+    /// The counter with these values.
+    pub fn of(&self, labels: [&'static str; N]) -> Arc<T> {
+        let mut place = &self.first;
+        loop {
+            let link = place.get_or_init(|| {
+                Box::new(Link { labels, counter: Arc::new((self.make)()), next: OnceLock::new() })
+            });
+            if link.labels == labels {
+                return Arc::clone(&link.counter);
+            }
+            place = &link.next;
+        }
+    }
+
+    /// All of them, in order.
+    pub fn all(&self) -> Vec<([&'static str; N], Arc<T>)> {
+        let links = std::iter::successors(self.first.get(), |link| link.next.get());
+        let mut all: Vec<_> = links.map(|link| (link.labels, Arc::clone(&link.counter))).collect();
+        all.sort_by_key(|(labels, _)| *labels);
+        all
+    }
+}
+
+/// A number that counts up.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts one.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts another number there.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What the node's parts count.
+#[derive(Debug)]
+pub struct NodeCounters {
+    /// How long it took to list everything in the runtime.
+    pub relists: Durations,
+    /// The time from one such list to the next.
+    pub relist_intervals: Durations,
+    /// When the last one ended, in seconds since 1970; 0 before.
+    pub last_relist: Counter,
+    /// How long an order for a pod took, by what it was for.
+    pub orders: ByLabels<Durations, 1>,
+    /// From the time that a pod was first seen to its running.
+    pub pod_starts: Durations,
+    /// Sandboxes that were asked for, and that could not be had.
+    pub sandboxes: Counter,
+    /// Of these, those that could not be had.
+    pub sandbox_errors: Counter,
+    /// How long the runtime took to make a sandbox, by the handler.
+    pub sandbox_times: ByLabels<Durations, 1>,
+    /// Containers that were started, by their kind.
+    pub containers: ByLabels<Counter, 1>,
+    /// Containers that could not be started, by the reason and their kind.
+    pub container_errors: ByLabels<Counter, 2>,
+    /// How long images took to be pulled, by their size.
+    pub pulls: ByLabels<Durations, 1>,
+}
+
+impl Default for NodeCounters {
+    fn default() -> Self {
+        let usual = || Durations::new(USUAL);
+        Self {
+            relists: usual(),
+            relist_intervals: usual(),
+            last_relist: Counter::default(),
+            orders: ByLabels::new(usual),
+            pod_starts: Durations::new(STARTS),
+            sandboxes: Counter::default(),
+            sandbox_errors: Counter::default(),
+            sandbox_times: ByLabels::new(usual),
+            containers: ByLabels::new(Counter::default),
+            container_errors: ByLabels::new(Counter::default),
+            pulls: ByLabels::new(|| Durations::new(PULLS)),
+        }
+    }
+}
+
+/// The label of an image's size, upstream's words.
+#[must_use]
+pub fn image_size_label(bytes: u64) -> &'static str {
+    const MB: u64 = 1024 * 1024;
+    const GB: u64 = 1024 * MB;
+    const SIZES: [(u64, &str); 11] = [
+        (10 * MB, "0-10MB"),
+        (100 * MB, "10MB-100MB"),
+        (500 * MB, "100MB-500MB"),
+        (GB, "500MB-1GB"),
+        (5 * GB, "1GB-5GB"),
+        (10 * GB, "5GB-10GB"),
+        (20 * GB, "10GB-20GB"),
+        (30 * GB, "20GB-30GB"),
+        (40 * GB, "30GB-40GB"),
+        (60 * GB, "40GB-60GB"),
+        (100 * GB, "60GB-100GB"),
+    ];
+    if bytes == 0 {
+        return "N/A";
+    }
+    SIZES.iter().find(|(most, _)| bytes <= *most).map_or("GT100GB", |(_, label)| label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_by_their_bounds() {
+        let durations = Durations::new(USUAL);
+        for millis in [5, 6, 20_000] {
+            durations.observe(Duration::from_millis(millis));
+        }
+        let found = durations.read();
+        assert_eq!(found.buckets.get(..3), Some([(0.005, 1), (0.01, 2), (0.025, 2)].as_slice()));
+        assert_eq!(
+            (found.count, found.buckets.last().map(|(_, count)| *count)),
+            (3, Some(2)),
+            "one is in no bucket"
+        );
+        assert!((found.sum - 20.011).abs() < 1e-6, "{}", found.sum);
+    }
+
+    #[test]
+    fn counters_by_their_labels() {
+        let counters = NodeCounters::default();
+        assert!(counters.containers.all().is_empty(), "nothing before something was counted");
+        counters.containers.of(["init_container"]).add();
+        counters.containers.of(["container"]).add();
+        counters.containers.of(["container"]).add();
+        let found: Vec<_> =
+            counters.containers.all().iter().map(|(labels, it)| (labels[0], it.get())).collect();
+        assert_eq!(found, [("container", 2), ("init_container", 1)]);
+    }
+
+    #[test]
+    fn sizes_of_images() {
+        for (bytes, expected) in [
+            (0, "N/A"),
+            (1, "0-10MB"),
+            (10 << 20, "0-10MB"),
+            ((10 << 20) + 1, "10MB-100MB"),
+            (u64::MAX, "GT100GB"),
+        ] {
+            assert_eq!(image_size_label(bytes), expected);
+        }
+    }
+}

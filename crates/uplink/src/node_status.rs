@@ -1,0 +1,137 @@
+//! The Node's status: sent when it changed, and from time to time to say that it did not.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use mainstay_apiserver::{Patch, Scope};
+use mainstay_snapshot::SnapshotReader;
+use mainstay_task::{Backoff, random_unit};
+use mainstay_types::{NodeView, to_seconds};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+use tracing::warn;
+
+use crate::{RegisteredNode, UplinkConfig, registered};
+
+const RETRY: Backoff =
+    Backoff::doubling(Duration::from_millis(500), Duration::from_secs(10)).with_jitter(0.2);
+
+/// Tells the API server how the node is, for ever.
+pub(crate) async fn run(config: Arc<UplinkConfig>, mut snapshots: SnapshotReader, mut node: RegisteredNode) {
+    registered(&mut node).await;
+    let client = config.heartbeat_client();
+    let mut sent: Option<NodeStatus> = None;
+    let mut looked_at: Option<Arc<NodeView>> = None;
+    let mut due = Instant::now();
+    let mut look_at = Instant::now();
+    let mut attempts = RETRY.attempts();
+    let mut warned = false;
+    node.mark_unchanged();
+    loop {
+        if let Ok(true) = node.has_changed() {
+            // Another object, which has nothing of what was told.
+            node.mark_unchanged();
+            sent = None;
+            due = Instant::now();
+        }
+        let view = snapshots.borrow_and_update().as_ref().and_then(|snapshot| snapshot.node.clone());
+        let now = Instant::now();
+        if let Some(view) = view
+            && (now >= due || is_news(looked_at.as_ref(), &view, now >= look_at))
+        {
+            let status = view.node.status.clone().unwrap_or_default();
+            let changed = sent.as_ref().is_none_or(|sent| !same(sent, &status));
+            if changed || now >= due {
+                let patch = patch(&config, &status, Timestamp::now());
+                let told = client
+                    .patch::<Node>(
+                        Scope::Cluster,
+                        (&config.node_name, Some("status")),
+                        &Patch::Strategic(patch),
+                    )
+                    .await;
+                match told {
+                    Ok(_) => {
+                        attempts.succeeded();
+                        warned = false;
+                        sent = Some(status);
+                        // Spread, so that the nodes of a cluster that changed together do not report together for ever.
+                        let spread = if changed { 0.5 + random_unit() } else { 1.0 };
+                        due = Instant::now() + config.status_report_frequency.mul_f64(spread);
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut warned, true) {
+                            warn!(%error, "cannot tell the API server how the node is; it is tried again");
+                        }
+                        due = Instant::now() + attempts.failed();
+                        sleep_until(due).await;
+                        continue;
+                    }
+                }
+            }
+            looked_at = Some(view);
+            look_at = Instant::now() + config.status_update_frequency;
+        }
+        // Cancel safe: both only wait.
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return std::future::pending().await },
+            Ok(()) = node.changed() => node.mark_changed(),
+            () = sleep_until(due.min(look_at.max(now + Duration::from_secs(1)))) => {}
+        }
+    }
+}
+
+/// Whether it must be looked at what there is to tell. A condition that turned is told at once, the rest (images come and
+/// go) when it is time to look.
+fn is_news(last: Option<&Arc<NodeView>>, view: &Arc<NodeView>, time_to_look: bool) -> bool {
+    let Some(last) = last else { return true };
+    if Arc::ptr_eq(last, view) {
+        return false;
+    }
+    let turns = |view: &NodeView| -> Vec<(String, String)> {
+        let conditions = view.node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
+    };
+    time_to_look || turns(last) != turns(view)
+}
+
+/// Whether two statuses say the same, heartbeats aside.
+fn same(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let still = |status: &NodeStatus| NodeStatus {
+        conditions: status.conditions.as_ref().map(|conditions| {
+            let still =
+                |condition: &NodeCondition| NodeCondition { last_heartbeat_time: None, ..condition.clone() };
+            conditions.iter().map(still).collect()
+        }),
+        ..status.clone()
+    };
+    still(a) == still(b)
+}
+
+/// Everything that is ours, so that nothing depends on what the API server has. Conditions of others stay, because they
+/// are merged by type.
+fn patch(config: &UplinkConfig, status: &NodeStatus, now: Timestamp) -> Value {
+    let mut status = status.clone();
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_heartbeat_time = Some(Time(to_seconds(now)));
+    }
+    let addresses = status.addresses.take();
+    let mut value = serde_json::to_value(&status).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        // A field that is empty now was not always.
+        for name in ["images", "runtimeHandlers", "features", "declaredFeatures", "volumesInUse"] {
+            fields.entry(name).or_insert(Value::Null);
+        }
+        if !config.external_cloud {
+            // They would be merged by type, and two of one type (IPv4 and IPv6) would be lost.
+            let mut list = vec![json!({ "$patch": "replace" })];
+            list.extend(addresses.iter().flatten().filter_map(|it| serde_json::to_value(it).ok()));
+            fields.insert("addresses".to_owned(), Value::Array(list));
+        }
+    }
+    json!({ "status": value })
+}

@@ -1,0 +1,190 @@
+//! Pods: what the API server does not know yet of them is found by comparison and told, a few at a time.
+
+mod mirror;
+mod plan;
+mod turns;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, PodStatus},
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
+};
+use mainstay_apiserver::{ApiError, Client, Patch, Scope};
+use mainstay_lifecycle::{status_digest, status_patch};
+use mainstay_snapshot::SnapshotReader;
+use mainstay_types::{ApiPods, NodeSnapshot, PodUid, PodView};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+use self::{
+    plan::{Local, Step, Target, Told},
+    turns::Turns,
+};
+use crate::{RegisteredNode, UplinkConfig, registered};
+
+/// What was made or deleted is seen in the watch at once; if not, it is looked at again.
+const SEEN_BY_THEN: Duration = Duration::from_secs(20);
+const MADE_BY_THEN: Duration = Duration::from_secs(1);
+
+/// Tells the API server how the pods are, for ever.
+pub(crate) async fn run(
+    config: Arc<UplinkConfig>,
+    mut snapshots: SnapshotReader,
+    mut api: watch::Receiver<ApiPods>,
+    mut node: RegisteredNode,
+) {
+    let owner = registered(&mut node).await;
+    let mut teller = Teller {
+        client: config.client.clone(),
+        owner,
+        told: HashMap::new(),
+        digests: HashMap::new(),
+        turns: Turns::new(),
+    };
+    let mut under_way = FuturesUnordered::new();
+    let mut busy: HashSet<Target> = HashSet::new();
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        let there = api.borrow_and_update().clone();
+        if let Ok(true) = node.has_changed()
+            && let Some(owner) = node.borrow_and_update().clone()
+        {
+            teller.owner = owner;
+        }
+        let now = Instant::now();
+        if let Some(snapshot) = snapshot.filter(|_| there.listed && !teller.turns.is_away(now)) {
+            let steps = teller.steps(&snapshot, &there);
+            for (target, step) in teller.turns.pick(steps, &busy, now) {
+                busy.insert(target.clone());
+                under_way.push(take(teller.client.clone(), Arc::clone(&teller.owner), target, step));
+            }
+        }
+        let wake = teller.turns.next_wake(now);
+        // Every branch is cancel safe: channels, a time, and requests that stay where they are.
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return std::future::pending().await },
+            changed = api.changed() => if changed.is_err() { return std::future::pending().await },
+            Some((target, step, result)) = under_way.next(), if !under_way.is_empty() => {
+                busy.remove(&target);
+                teller.note(target, &step, result);
+            }
+            () = sleep_until(wake) => {}
+        }
+    }
+}
+
+/// What one step came to.
+type Taken = Result<Option<Pod>, ApiError>;
+
+async fn take(client: Client, owner: Arc<Node>, target: Target, step: Step) -> (Target, Step, Taken) {
+    let scope = Scope::Namespace(&target.full_name.namespace);
+    let name = &*target.full_name.name;
+    let result = match &step {
+        Step::Patch { uid, view, .. } => {
+            let patch = Patch::Strategic(status_patch(uid.as_str(), &view.status, view.source.is_static()));
+            client.patch::<Pod>(scope, (name, Some("status")), &patch).await.map(Some)
+        }
+        Step::Delete { uid } | Step::DeleteMirror { uid } => {
+            let options = DeleteOptions {
+                grace_period_seconds: Some(0),
+                preconditions: Some(Preconditions {
+                    uid: Some(uid.as_str().to_owned()),
+                    ..Preconditions::default()
+                }),
+                ..DeleteOptions::default()
+            };
+            client.delete::<Pod>(scope, name, &options).await.map(|()| None)
+        }
+        Step::CreateMirror { view } => client.create(scope, &mirror::of(&view.pod, &owner)).await.map(Some),
+    };
+    (target, step, result)
+}
+
+struct Teller {
+    client: Client,
+    /// This node, which owns mirror pods.
+    owner: Arc<Node>,
+    /// What was last told, by the UID in the API server.
+    told: HashMap<PodUid, Told>,
+    /// Digests of statuses, by UID, while the status is the same value.
+    digests: HashMap<PodUid, (Arc<PodStatus>, u64)>,
+    turns: Turns,
+}
+
+impl Teller {
+    fn steps(&mut self, snapshot: &NodeSnapshot, api: &ApiPods) -> Vec<(Target, Step)> {
+        self.told.retain(|uid, _| api.pods.contains_key(uid));
+        let current: HashSet<&PodUid> = snapshot.pods.iter().map(|view| &view.uid).collect();
+        self.digests.retain(|uid, _| current.contains(uid));
+        let mut locals = Vec::with_capacity(snapshot.pods.len());
+        for view in &snapshot.pods {
+            let digest = self.digest(view);
+            locals.push(Local::new(view, digest));
+        }
+        plan::steps(&locals, api, &self.told, snapshot.desired.is_whole())
+    }
+
+    fn digest(&mut self, view: &Arc<PodView>) -> u64 {
+        if let Some((status, digest)) = self.digests.get(&view.uid)
+            && Arc::ptr_eq(status, &view.status)
+        {
+            return *digest;
+        }
+        let digest = status_digest(&view.status);
+        self.digests.insert(view.uid.clone(), (Arc::clone(&view.status), digest));
+        digest
+    }
+
+    fn note(&mut self, target: Target, step: &Step, result: Taken) {
+        let pod = target.full_name.clone();
+        let now = Instant::now();
+        match result {
+            Ok(answer) => {
+                match step {
+                    Step::Patch { uid, digest, .. } => {
+                        self.turns.succeeded(target, None, now);
+                        let answer = answer.unwrap_or_default();
+                        let version = answer.metadata.resource_version.as_deref();
+                        self.told.insert(
+                            uid.clone(),
+                            Told {
+                                said: *digest,
+                                heard: answer.status.as_ref().map_or(0, status_digest),
+                                version: version.and_then(|it| it.parse().ok()).unwrap_or(0),
+                                finished: answer.status.as_ref().is_some_and(|status| {
+                                    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
+                                }),
+                            },
+                        );
+                        return;
+                    }
+                    Step::Delete { uid } => {
+                        info!(%pod, %uid, "the pod has ended: deleted from the API server")
+                    }
+                    Step::DeleteMirror { uid } => info!(%pod, %uid, "mirror pod deleted"),
+                    Step::CreateMirror { .. } => info!(%pod, "mirror pod made"),
+                }
+                // A mirror pod that is made may be deleted and wanted again soon; one made twice would be refused.
+                let wait =
+                    if matches!(step, Step::CreateMirror { .. }) { MADE_BY_THEN } else { SEEN_BY_THEN };
+                self.turns.succeeded(target, Some(wait), now);
+            }
+            Err(error) => {
+                if self.turns.failed(target, &error, now) {
+                    warn!(%pod, %error, what = step.name(), "the API server refuses; it is tried again, ever more seldom");
+                } else {
+                    debug!(%pod, %error, what = step.name(), "the API server could not be told; it is tried again");
+                }
+            }
+        }
+    }
+}

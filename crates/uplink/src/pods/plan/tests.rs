@@ -1,0 +1,97 @@
+use k8s_openapi::api::core::v1::Pod;
+
+use super::*;
+
+fn view(name: &str, uid: &str, source: PodSource, stage: PodStage) -> Arc<PodView> {
+    Arc::new(PodView {
+        uid: uid.into(),
+        full_name: FullName::new("default", name),
+        pod: Arc::new(Pod::default()),
+        status: Arc::default(),
+        json: Default::default(),
+        observed: None,
+        origin: "".into(),
+        source,
+        stage,
+    })
+}
+
+fn there(name: &str, uid: &str, version: u64, status_digest: u64) -> ApiPod {
+    ApiPod {
+        uid: uid.into(),
+        full_name: FullName::new("default", name),
+        version,
+        status_digest,
+        finished: false,
+        deleting: false,
+        released: false,
+        mirror_of: None,
+    }
+}
+
+/// The steps as words.
+fn check(views: &[(Arc<PodView>, u64)], pods: &[ApiPod], told: &[(&str, Told)], whole: bool) -> Vec<String> {
+    let locals: Vec<_> = views.iter().map(|(view, digest)| Local::new(view, *digest)).collect();
+    let pods = pods.iter().map(|pod| (pod.uid.clone(), Arc::new(pod.clone()))).collect();
+    let told = told.iter().map(|(uid, told)| (PodUid::from(*uid), *told)).collect();
+    let mut words: Vec<_> =
+        steps(&locals, &ApiPods { listed: true, pods: Arc::new(pods), ..ApiPods::default() }, &told, whole)
+            .into_iter()
+            .map(|(target, step)| format!("{} {} {}", step.name(), target.full_name.name, target.uid))
+            .collect();
+    words.sort_unstable();
+    words
+}
+
+fn told(said: u64, heard: u64, version: u64) -> Told {
+    Told { said, heard, version, finished: false }
+}
+
+#[test]
+fn a_status_is_told_when_it_differs_and_once() {
+    let running = || (view("a", "u1", PodSource::Api, PodStage::Syncing), 7);
+    let none: [&str; 0] = [];
+    assert_eq!(check(&[running()], &[there("a", "u1", 5, 1)], &[], true), ["status a u1"]);
+    assert_eq!(check(&[running()], &[there("a", "u1", 5, 7)], &[], true), none, "it knows");
+    assert_eq!(check(&[running()], &[], &[], true), none, "it has none");
+    let before_the_watch = check(&[running()], &[there("a", "u1", 5, 1)], &[("u1", told(7, 7, 6))], true);
+    assert_eq!(before_the_watch, none, "the answer is newer than the watch");
+    let changed_since = check(&[running()], &[there("a", "u1", 8, 1)], &[("u1", told(7, 7, 6))], true);
+    assert_eq!(changed_since, ["status a u1"], "somebody wrote over it");
+    let kept_otherwise = check(&[running()], &[there("a", "u1", 6, 3)], &[("u1", told(7, 3, 6))], true);
+    assert_eq!(kept_otherwise, none, "the API server will not have it so");
+}
+
+#[test]
+fn a_deleted_pod_goes_when_its_end_is_known() {
+    let none: [&str; 0] = [];
+    let pod = |stage| (view("a", "u1", PodSource::Api, stage), 7);
+    let deleting = |finished, digest| ApiPod { finished, deleting: true, ..there("a", "u1", 5, digest) };
+    assert_eq!(check(&[pod(PodStage::Terminating)], &[deleting(false, 7)], &[], true), none);
+    assert_eq!(check(&[pod(PodStage::Terminated)], &[deleting(false, 1)], &[], true), ["status a u1"]);
+    assert_eq!(check(&[pod(PodStage::Terminated)], &[deleting(true, 7)], &[], true), ["delete a u1"]);
+    let answered = Told { finished: true, ..told(7, 7, 6) };
+    assert_eq!(
+        check(&[pod(PodStage::Terminated)], &[deleting(false, 1)], &[("u1", answered)], true),
+        ["delete a u1"]
+    );
+    let ended = ApiPod { finished: true, ..there("a", "u1", 5, 7) };
+    assert_eq!(check(&[pod(PodStage::Terminated)], &[ended], &[], true), none, "over, and nobody deletes it");
+}
+
+#[test]
+fn static_pods_have_a_likeness() {
+    let none: [&str; 0] = [];
+    let web = || (view("web-node", "s1", PodSource::File, PodStage::Syncing), 7);
+    let mirror =
+        |of: &str, digest| ApiPod { mirror_of: Some(of.into()), ..there("web-node", "m1", 5, digest) };
+    assert_eq!(check(&[web()], &[], &[], true), ["create mirror pod web-node "]);
+    assert_eq!(check(&[web()], &[mirror("s1", 1)], &[], true), ["status web-node m1"]);
+    assert_eq!(check(&[web()], &[mirror("s1", 7)], &[], true), none);
+    assert_eq!(check(&[web()], &[mirror("s0", 7)], &[], true), ["delete mirror pod web-node m1"], "an edit");
+    let deleted = ApiPod { deleting: true, ..mirror("s1", 7) };
+    assert_eq!(check(&[web()], &[deleted], &[], true), ["delete mirror pod web-node m1"], "by a user");
+    assert_eq!(check(&[], &[mirror("s1", 7)], &[], true), ["delete mirror pod web-node m1"], "left over");
+    assert_eq!(check(&[], &[mirror("s1", 7)], &[], false), none, "its source may still come");
+    assert_eq!(check(&[web()], &[there("web-node", "x", 5, 1)], &[], true), none, "somebody else's pod");
+}

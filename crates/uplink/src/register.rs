@@ -1,0 +1,218 @@
+//! Making the Node object, or taking up the one that is there.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::core::v1::{Node, NodeSpec, Taint},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use mainstay_apiserver::{ApiError, Client, Patch, Scope};
+use mainstay_snapshot::SnapshotReader;
+use mainstay_task::Backoff;
+use mainstay_types::{ApiPods, NodeSnapshot};
+use serde_json::json;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::UplinkConfig;
+
+/// Upstream's.
+const RETRY: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(7)).with_jitter(0.2);
+/// Whoever makes the node's volumes attached: the controller, as everywhere.
+const ATTACH_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Labels that say what the node is, and not what it is for: these are set right on an object that is there already.
+const FACTS: [&str; 5] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// Registers the node as soon as it can be said how it is, and again whenever its object was deleted.
+pub(crate) async fn run(
+    config: Arc<UplinkConfig>,
+    mut snapshots: SnapshotReader,
+    mut api: watch::Receiver<ApiPods>,
+    registered: watch::Sender<Option<Arc<Node>>>,
+) {
+    let mut attempts = RETRY.attempts();
+    let mut told = None;
+    let mut losses = api.borrow_and_update().node_losses;
+    loop {
+        let known = |snapshot: &Option<Arc<NodeSnapshot>>| {
+            snapshot.as_ref().is_some_and(|snapshot| snapshot.node.is_some())
+        };
+        let node = match snapshots.wait_for(known).await {
+            Ok(snapshot) => snapshot.as_ref().and_then(|snapshot| own(snapshot)),
+            // Nobody makes snapshots any more: mainstay ends.
+            Err(_) => return,
+        };
+        let Some(node) = node else { continue };
+        match register(&config, &node).await {
+            Ok(Some(node)) => {
+                let uid = node.metadata.uid.as_deref().unwrap_or_default();
+                info!(node = %config.node_name, uid, server = config.client.server(), "the node is registered");
+                registered.send_replace(Some(Arc::new(node)));
+                attempts.succeeded();
+                told = None;
+                // Upstream's kubelet would have to be restarted; a node that runs is a node.
+                match api.wait_for(|api| api.node_losses != losses).await {
+                    Ok(api) => losses = api.node_losses,
+                    Err(_) => return,
+                }
+                warn!(node = %config.node_name, "the Node object was deleted; it is made again");
+                continue;
+            }
+            Ok(None) => {
+                if told.replace(String::new()).is_none() {
+                    warn!(
+                        node = %config.node_name,
+                        "there is no Node object, and registerNode is false: somebody has to make one"
+                    );
+                }
+            }
+            Err(error) => {
+                let text = explain(&config, &error);
+                if told.as_ref() != Some(&text) {
+                    error!("{text}");
+                    told = Some(text);
+                }
+            }
+        }
+        tokio::time::sleep(attempts.failed()).await;
+    }
+}
+
+/// The node by its own word, whatever the API server had of it before.
+fn own(snapshot: &NodeSnapshot) -> Option<Node> {
+    let node = &snapshot.node.as_ref()?.node;
+    Some(Node {
+        metadata: ObjectMeta {
+            name: Some(snapshot.node_name.to_string()),
+            labels: Some(snapshot.resources.labels.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
+            ..NodeSpec::default()
+        }),
+        status: node.status.clone(),
+    })
+}
+
+fn explain(config: &UplinkConfig, error: &ApiError) -> String {
+    let name = &config.node_name;
+    match error.status() {
+        Some(403) => format!(
+            "cannot register the node {name}: {error}; the user of the kubeconfig must be system:node:{name} in the group \
+             system:nodes: is the name another machine's? Give the right kubeconfig, or another --hostname-override"
+        ),
+        Some(422) => format!("cannot register the node {name}: {error}; correct its labels, taints or name"),
+        _ => format!("cannot register the node {name}: {error}; it is tried again"),
+    }
+}
+
+/// The object as the API server has it afterwards; `None` when there is none and none is to be made.
+async fn register(config: &UplinkConfig, node: &Node) -> Result<Option<Node>, ApiError> {
+    let client = config.heartbeat_client();
+    match client.get::<Node>(Scope::Cluster, &config.node_name).await {
+        Ok(existing) => return take_up(&client, config, node, existing).await.map(Some),
+        Err(error) if error.status() == Some(404) => {}
+        Err(error) => return Err(error),
+    }
+    if !config.register {
+        return Ok(None);
+    }
+    match client.create(Scope::Cluster, &first(config, node)).await {
+        Ok(node) => Ok(Some(node)),
+        Err(error) if error.status() == Some(409) => {
+            let existing = client.get::<Node>(Scope::Cluster, &config.node_name).await?;
+            take_up(&client, config, node, existing).await.map(Some)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The object to be made.
+fn first(config: &UplinkConfig, node: &Node) -> Node {
+    let mut node = node.clone();
+    node.metadata.annotations.get_or_insert_default().extend(annotations(config));
+    let mut taints = config.taints.clone();
+    if config.external_cloud {
+        taints.push(Taint {
+            key: UNINITIALIZED.to_owned(),
+            value: Some("true".to_owned()),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        });
+    }
+    node.spec.get_or_insert_default().taints = (!taints.is_empty()).then_some(taints);
+    if config.external_cloud
+        && let Some(status) = &mut node.status
+    {
+        status.addresses = None;
+    }
+    node
+}
+
+fn annotations(config: &UplinkConfig) -> BTreeMap<String, String> {
+    let provided = config.node_ip.clone().filter(|_| config.external_cloud);
+    let provided = provided.map(|ip| (PROVIDED_NODE_IP.to_owned(), ip));
+    [(ATTACH_BY_CONTROLLER.to_owned(), "true".to_owned())].into_iter().chain(provided).collect()
+}
+
+/// Sets right what says how the node is; labels, annotations and taints of others stay.
+async fn take_up(
+    client: &Client,
+    config: &UplinkConfig,
+    node: &Node,
+    existing: Node,
+) -> Result<Node, ApiError> {
+    let info = |node: &Node| {
+        let info = node.status.as_ref()?.node_info.as_ref()?;
+        Some((info.machine_id.clone(), info.system_uuid.clone()))
+    };
+    if let (Some(was), Some(is)) = (info(&existing), info(node))
+        && was != is
+        && !(was.0.is_empty() && was.1.is_empty())
+    {
+        warn!(
+            node = %config.node_name, ?was, ?is,
+            "the Node object was another machine's (machine ID and system UUID differ); if that one still runs, give one of \
+             them another --hostname-override"
+        );
+    }
+    match corrections(config, node, &existing) {
+        None => Ok(existing),
+        Some(patch) => {
+            client.patch(Scope::Cluster, (&config.node_name, None), &Patch::Strategic(patch)).await
+        }
+    }
+}
+
+/// The difference that is to be made; `None` if there is none.
+fn corrections(config: &UplinkConfig, node: &Node, existing: &Node) -> Option<serde_json::Value> {
+    let empty = BTreeMap::new();
+    let missing = |wanted: BTreeMap<String, String>, there: Option<&BTreeMap<String, String>>| {
+        let there = there.unwrap_or(&empty);
+        wanted.into_iter().filter(|(key, value)| there.get(key) != Some(value)).collect::<BTreeMap<_, _>>()
+    };
+    let facts = node.metadata.labels.iter().flatten().filter(|(key, _)| FACTS.contains(&key.as_str()));
+    let facts = facts.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let labels = missing(facts, existing.metadata.labels.as_ref());
+    let annotations = missing(annotations(config), existing.metadata.annotations.as_ref());
+    let provider = |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+    // It can be given once and never changed.
+    let provider = provider(node).filter(|_| provider(existing).is_none_or(|id| id.is_empty()));
+    if labels.is_empty() && annotations.is_empty() && provider.is_none() {
+        return None;
+    }
+    let mut patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+    if let Some(provider) = provider {
+        patch["spec"] = json!({ "providerID": provider });
+    }
+    Some(patch)
+}

@@ -1,0 +1,205 @@
+//! A thread of its own for work that may hang.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{oneshot, watch};
+use tracing::warn;
+
+/// Enough for what is done here; thousands of pods may be set up at once.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What a job is doing, for those who wait for it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    doing: Mutex<String>,
+    abandoned: AtomicBool,
+}
+
+impl Progress {
+    /// Says what is being done from now on.
+    pub fn doing(&self, what: impl Into<String>) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// Nobody wants the result any more: whatever can be given up should be.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    fn text(&self) -> String {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A job has not ended in time. It goes on; nothing else is done for its pod until it has ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{doing} has not ended after {seconds} s; is what it waits for (a server, a disk, systemd) reachable? Only this pod waits for it"
+)]
+pub struct Hung {
+    /// What it is doing.
+    pub doing: String,
+    /// For how long it has been running.
+    pub seconds: u64,
+}
+
+/// Work that may hang, one job at a time for each key. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Jobs {
+    running: Arc<Mutex<HashMap<String, Arc<Job>>>>,
+}
+
+#[derive(Debug)]
+struct Job {
+    progress: Progress,
+    begun: Instant,
+    ended: watch::Sender<bool>,
+}
+
+impl Job {
+    fn hung(&self) -> Hung {
+        Hung { doing: self.progress.text(), seconds: self.begun.elapsed().as_secs() }
+    }
+}
+
+/// Takes the job off the list however the thread ends.
+struct Registered {
+    jobs: Jobs,
+    key: String,
+    job: Arc<Job>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.jobs.running().remove(&self.key);
+        self.job.ended.send_replace(true);
+    }
+}
+
+impl Jobs {
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Arc<Job>>> {
+        // Nothing under this lock can panic.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work` on a thread of its own, after an earlier job of the same key has ended. Cancel safe in so far as a job
+    /// that was begun goes on to its end.
+    ///
+    /// # Errors
+    /// When it, or the earlier one, has not ended within `patience`; `work` then either goes on or was not begun.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        key: &str,
+        patience: Duration,
+        work: impl FnOnce(&Progress) -> T + Send + 'static,
+    ) -> Result<T, Hung> {
+        let deadline = tokio::time::Instant::now() + patience;
+        let job = loop {
+            let earlier = {
+                let mut running = self.running();
+                match running.get(key) {
+                    Some(job) => Arc::clone(job),
+                    None => {
+                        let job = Arc::new(Job {
+                            progress: Progress::default(),
+                            begun: Instant::now(),
+                            ended: watch::channel(false).0,
+                        });
+                        running.insert(key.to_owned(), Arc::clone(&job));
+                        break job;
+                    }
+                }
+            };
+            let mut ended = earlier.ended.subscribe();
+            if tokio::time::timeout_at(deadline, ended.wait_for(|ended| *ended)).await.is_err() {
+                return Err(earlier.hung());
+            }
+        };
+        let registered = Registered { jobs: self.clone(), key: key.to_owned(), job: Arc::clone(&job) };
+        let (sender, receiver) = oneshot::channel();
+        let body = move || {
+            let result = work(&registered.job.progress);
+            // Off the list before anybody hears of the result: the next job finds the place free.
+            drop(registered);
+            // Whoever waited may have given up.
+            sender.send(result).ok();
+        };
+        let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(body) {
+            warn!(%error, "cannot start a thread for a pod's volumes");
+            return Err(Hung { doing: format!("starting a thread ({error})"), seconds: 0 });
+        }
+        match tokio::time::timeout_at(deadline, receiver).await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(_)) => Err(Hung { doing: format!("{} (it died)", job.progress.text()), seconds: 0 }),
+            Err(_) => Err(job.hung()),
+        }
+    }
+
+    /// Tells a job that its result is no longer wanted.
+    pub fn abandon(&self, key: &str) {
+        if let Some(job) = self.running().get(key) {
+            job.progress.abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_that_hangs_is_named_and_blocks_only_its_key() {
+        let jobs = Jobs::default();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let hung = jobs
+            .run("a", Duration::from_secs(2), move |progress| {
+                progress.doing("mounting x");
+                wait.recv().ok();
+            })
+            .await
+            .unwrap_err();
+        assert_eq!(hung.doing, "mounting x");
+        assert_eq!(jobs.run("b", Duration::from_secs(60), |_| 7).await, Ok(7));
+        let again = jobs.run("a", Duration::from_millis(50), |_| 8).await.unwrap_err();
+        assert_eq!(again.doing, "mounting x", "the second was not begun");
+        release.send(()).unwrap();
+        assert_eq!(jobs.run("a", Duration::from_secs(60), |_| 9).await, Ok(9));
+        assert!(jobs.running().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_frees_its_place() {
+        let jobs = Jobs::default();
+        let died = jobs.run("a", Duration::from_secs(60), |_| -> () { panic!("on purpose") }).await;
+        assert!(died.unwrap_err().doing.contains("died"));
+        assert_eq!(jobs.run("a", Duration::from_secs(60), |_| 1).await, Ok(1));
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_job_hears_of_it() {
+        let jobs = Jobs::default();
+        let other = jobs.clone();
+        let work = jobs.run("a", Duration::from_secs(60), |progress| {
+            let begun = Instant::now();
+            while !progress.is_abandoned() && begun.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            progress.is_abandoned()
+        });
+        let abandon = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            other.abandon("a");
+        };
+        let (abandoned, ()) = tokio::join!(work, abandon);
+        assert_eq!(abandoned, Ok(true));
+    }
+}

@@ -1,0 +1,3 @@
+module probe-target
+
+go 1.26
