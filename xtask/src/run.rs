@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const NODE_NAME: &str = "local";
 /// Below the run's directory.
 pub(crate) const MANIFESTS: &str = "manifests";
-const START_DEADLINE: Duration = Duration::from_secs(90);
+const START_DEADLINE: Duration = Duration::from_secs(180);
 /// One that ends sooner after its start was not killed by somebody, but cannot run.
 pub(crate) const LIVED_A_WHILE: Duration = Duration::from_secs(2);
 /// Longer than any example's terminationGracePeriodSeconds.

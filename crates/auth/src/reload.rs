@@ -269,7 +269,7 @@ mod tests {
 
         fs::write(&path, "1").unwrap();
         let file = Reloaded::open(&path, number).unwrap();
-        let start = Instant::now();
+        let start = file.inner.lock().looked;
         let after = |seconds| *file.inner.get_at(start + Duration::from_secs(seconds));
         fs::write(&path, "22").unwrap();
         assert_eq!(after(0), 1, "not looked at so soon");

@@ -161,7 +161,7 @@ impl World {
     }
 
     async fn end(self) {
-        self.tasks.drain(Duration::from_secs(10)).await;
+        self.tasks.drain(SOON).await;
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Long enough for anything on a busy machine; waiting ends as soon as the condition holds.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Ends at once when told to, without ending by itself.
 pub const OBEDIENT: &str = "trap 'exit 0' TERM; sleep 1000000 & wait";
@@ -245,14 +245,14 @@ pub fn rejected(node: &Node, file: &str) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Makes a file in a running container, for a script that waits for it.
+/// Makes a file in a running container, for a script that waits for it and may end with it.
 ///
 /// # Errors
-/// When crictl fails.
+/// When it cannot be made.
 pub fn touch(containerd: &Containerd, pod: &Seen, container: &str, path: &str) -> Result<()> {
     let id = pod.container_id(container);
     let id = id.strip_prefix("containerd://").unwrap_or(id);
-    containerd.crictl(&["exec", "--sync", id, "touch", path]).map(drop)
+    containerd.touch(id, path)
 }
 
 /// What the runtime has of a pod.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -179,27 +180,45 @@ impl StreamClient {
 }
 
 /// A script for a container to which somebody attaches: it says that it waits until it is spoken to, and ends with code 3 at
-/// `bye`, a while after it has said so: containerd 1.6 may drop what a container says as it ends. Who attaches hears only what
-/// is said from then on.
+/// the line after `bye`, without another word: containerd 1.6 may drop what a container says as it ends. Who attaches hears
+/// only what is said from then on.
 pub const LISTENER: &str = "while :; do if read -t 1 line; then echo \"got $line\"; \
-                            [ \"$line\" = bye ] && sleep 2 && exit 3; else echo waiting; sleep 0.2; fi; done";
+                            [ \"$line\" = bye ] && read line && exit 3; else echo waiting; sleep 0.2; fi; done";
 
-/// Speaks to a [`LISTENER`] once it is heard, and waits for its end; what it answered.
+/// Speaks to a [`LISTENER`] once it is heard, up to `bye`, and waits for its end; what it answered.
 ///
 /// # Errors
 /// When it is not heard, or does not end.
 pub fn speak(mut child: Child, input: &[u8]) -> Result<(Ran, String)> {
     // Where input ends, containerd takes the client for gone, so it stays open.
     let mut stdin = child.stdin.take().context("no input")?;
-    let stdout = child.stdout.as_mut().context("no output")?;
-    let mut byte = [0];
-    // The runtime puts input through as soon as it has it, also before it listens: so first it has to be heard.
-    while byte != *b"\n" {
-        stdout.read_exact(&mut byte).context("nothing is heard")?;
+    let stdout = child.stdout.take().context("no output")?;
+    let (sender, lines) = mpsc::channel();
+    // Ends with the client's output.
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).ok();
+    });
+    let mut said: Vec<String> = Vec::new();
+    let mut converse = || -> Result<()> {
+        let next = || lines.recv_timeout(patient(PATIENCE)).context("nothing more is heard");
+        // The runtime puts input through as soon as it has it, also before it listens: so first it has to be heard.
+        said.push(next()?);
+        stdin.write_all(input).context("it takes no input")?;
+        while said.last().is_none_or(|line| line != "got bye") {
+            said.push(next()?);
+        }
+        stdin.write_all(b"\n").context("it takes no input")
+    };
+    let heard = converse();
+    if heard.is_err() {
+        child.kill().ok();
     }
-    stdin.write_all(input).context("it takes no input")?;
-    let ran = finish(child, b"")?;
-    let answers = ran.text().lines().filter(|line| *line != "waiting").collect::<Vec<_>>().join("\n");
+    let mut ran = finish(child, b"")?;
+    heard.with_context(|| format!("after {said:?} {}", ran.stderr))?;
+    said.extend(lines.iter());
+    let answers: Vec<&str> = said.iter().map(String::as_str).filter(|line| *line != "waiting").collect();
+    let answers = answers.join("\n");
+    ran.stdout = said.join("\n").into_bytes();
     Ok((ran, answers))
 }
 

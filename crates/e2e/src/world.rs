@@ -8,7 +8,7 @@ use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
 /// How long a test waits for what should take a second or two; generous, because machines are shared.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(120);
 
 /// A private containerd and a node on it. The node goes first when both are dropped.
 #[derive(Debug)]
@@ -231,13 +231,13 @@ impl World {
         Ok(output.trim_end().to_owned())
     }
 
-    /// Makes a file in a running container, for a script that waits for it: a test that decides when something ends is never
-    /// too late to look.
+    /// Makes a file in a running container, for a script that waits for it and may end with it: a test that decides when
+    /// something ends is never too late to look.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn touch(&self, pod: &PodSeen, container: &str, path: &str) -> Result<()> {
-        self.exec(pod, container, &format!("touch {path}")).map(drop)
+        self.containerd.touch(pod.id(container), path)
     }
 
     /// Waits until nothing is mounted below a pod's directory.

@@ -135,11 +135,12 @@ fn overhead_takes_room_too() {
 fn a_restart_rejects_nobody_and_lets_in_who_fits_by_then() {
     let mut world = small_node(Flavor::Debian16, "maxPods: 3");
     world.put("a", asking(json!({ "cpu": "1" }))).unwrap();
-    let a = world.running("a").unwrap();
+    world.running("a").unwrap();
     world.put("b", asking(json!({ "cpu": "1" }))).unwrap();
     let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1500";
     let b = rejected(&world, "b", "OutOfcpu", message);
     mainstay_e2e::seen::persisted(&world.node).unwrap();
+    let a = world.running("a").unwrap();
 
     // Less room than a takes, and a new pod that comes while mainstay is away.
     world.node.kill9();

@@ -8,7 +8,7 @@ use mainstay_e2e::{
     config_map,
     member::{Member, PODS, condition, container_id},
     secret,
-    seen::PATIENCE,
+    seen::{PATIENCE, persisted},
     sh, with,
 };
 use mainstay_testkit::wait_until;
@@ -51,8 +51,20 @@ fn containers_start_again_whole_without_the_api_server() -> Result<()> {
     member.plane.create(&of("configmaps"), &config_map("colours", json!({ "sky": "blue" })))?;
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "teller" } });
     member.plane.create(&of("serviceaccounts"), &account)?;
+    // A container is told of those services that the node has heard of when it is made, and nobody waits for a new one. The
+    // node has heard of it when it has written its list once more; `kubernetes` is in it from the start.
+    let kept = member.node.root().join("mainstay/api/objects");
+    let services = || -> Result<Vec<u8>, String> {
+        let mut files = fs::read_dir(&kept).map_err(|error| error.to_string())?.flatten();
+        let file = files.find(|entry| entry.file_name().to_string_lossy().starts_with("services-"));
+        fs::read(file.ok_or("no services")?.path()).map_err(|error| error.to_string())
+    };
+    let before = wait_until(PATIENCE, "the first service on disk", services)?;
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "bank" }, "spec": { "ports": [{ "port": 80 }] } });
     member.plane.create(&of("services"), &service)?;
+    wait_until(PATIENCE, "the new service on disk", || {
+        if services()? == before { Err("nothing new".to_owned()) } else { Ok(()) }
+    })?;
     // It says what it was given, and ends when it is told to.
     let script = "echo word=$WORD sky=$(cat /colours/sky) bank=$BANK_SERVICE_PORT token=$(test -s /token/token && echo there) ; \
                   while ! test -e /tmp/go; do sleep 0.2; done; exit 1";
@@ -78,12 +90,14 @@ fn containers_start_again_whole_without_the_api_server() -> Result<()> {
         })
     };
     says(&member, "the first word")?;
-    // Objects are written a moment after they came.
-    let kept = member.node.root().join("mainstay/api/objects");
-    wait_until(PATIENCE, "four kinds of objects on disk", || {
-        let names = fs::read_dir(&kept).map_err(|error| error.to_string())?.flatten();
+    // Objects are written a moment after they came, and so is the pod itself.
+    let pods = member.node.root().join("mainstay/api/pods");
+    let uid = first["metadata"]["uid"].as_str().context("no UID")?;
+    wait_until(PATIENCE, "the pod and four kinds of objects on disk", || {
+        let names = |dir: &Path| fs::read_dir(dir).map_err(|error| error.to_string());
+        let names = names(&kept)?.chain(names(&pods)?).flatten();
         let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        let all = ["secret-", "configmap-", "token-", "services-"];
+        let all = ["secret-", "configmap-", "token-", "services-", uid];
         let there = all.iter().all(|kind| names.iter().any(|name| name.starts_with(kind)));
         if there { Ok(()) } else { Err(format!("{names:?}")) }
     })?;
@@ -91,13 +105,17 @@ fn containers_start_again_whole_without_the_api_server() -> Result<()> {
     let readable = mentions(&member.node.root().join("mainstay"), &[SECRET, "ZW50cnVzdGVkLTdmM2"])?;
     ensure!(readable.is_empty(), "the Secret can be read in {readable:?}");
 
+    persisted(&member.node)?;
     member.plane.stop_server();
     member.node.kill9();
     member.node.start_again()?;
-    let same = wait_until(PATIENCE, "the whole list", || own(&member, "whole"))?;
-    ensure!(container_id(&same) == container_id(&first) && condition(&same, "Ready") == "True", "{same}");
+    wait_until(PATIENCE, "the pod as it was", || {
+        let pod = own(&member, "whole")?;
+        let same = container_id(&pod) == container_id(&first) && condition(&pod, "Ready") == "True";
+        if same { Ok(()) } else { Err(pod["status"].to_string()) }
+    })?;
     let id = container_id(&first).trim_start_matches("containerd://").to_owned();
-    member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "touch /tmp/go"])?;
+    member.containerd.touch(&id, "/tmp/go")?;
     let again = wait_until(PATIENCE, "the container to start again", || {
         let pod = own(&member, "whole")?;
         let other = container_id(&pod) != container_id(&first) && condition(&pod, "Ready") == "True";
@@ -113,7 +131,8 @@ fn containers_start_again_whole_without_the_api_server() -> Result<()> {
     })?;
     member.patch(&of("configmaps/colours"), &json!({ "data": { "sky": "grey" } }))?;
     let id = container_id(&again).trim_start_matches("containerd://").to_owned();
-    wait_until(2 * PATIENCE, "the new colour", || {
+    // Who listened to ConfigMaps while the API server was away comes back after up to a minute.
+    wait_until(3 * PATIENCE, "the new colour", || {
         let seen = member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "cat /colours/sky"]);
         let seen = seen.map_err(|error| format!("{error:#}"))?;
         if seen.contains("grey") { Ok(()) } else { Err(seen) }

@@ -14,7 +14,7 @@ use mainstay_testkit::{Containerd, ControlPlane, FlakyProxy, Flavor, Mood, wait_
 use serde_json::{Value, json};
 
 /// Who was refused for a while tries ever more seldom.
-const RECOVERY: Duration = Duration::from_secs(120);
+const RECOVERY: Duration = Duration::from_secs(300);
 
 fn path(name: &str) -> String {
     format!("{PODS}/{name}")
@@ -61,7 +61,9 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
     let steady = member.bind("steady", json!({ "containers": [idle("c")] }))?;
     let probe = json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ready"] }, "periodSeconds": 1 } });
     member.bind("switched", json!({ "containers": [with(idle("c"), probe)] }))?;
-    let switched = member.until(&path("switched"), "its container", |pod| !container_id(pod).is_empty())?;
+    let switched = member.until(&path("switched"), "its container to run", |pod| {
+        pod["status"]["containerStatuses"][0]["state"]["running"].is_object()
+    })?;
     let before = face(&member.ready("steady")?);
     ensure!(before.1 == 0, "{steady}");
     let node_since = node_ready_since(&member)?;

@@ -9,10 +9,10 @@ use std::{
 };
 
 use mainstay_e2e::{PodSeen, World, idle, pod, sh, with};
-use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary};
+use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn with_uid(name: &str, uid: &str, spec: Value) -> Value {
     let mut manifest = pod(name, spec);
@@ -46,7 +46,7 @@ fn an_edit_under_the_same_uid_replaces_the_pod_and_brings_back_one_that_is_over(
     assert_eq!(second.restarts("c"), 0, "it is another pod");
     let again = |pod: &PodSeen| pod.phase() == "Succeeded" && pod.id("c") != ended.id("c");
     let again = world.wait_long(PATIENCE, "job", "run again", again).unwrap();
-    assert_eq!(world.logs("job", "c", "").unwrap().trim(), "second");
+    assert_eq!(world.logged("job", "c", "second").unwrap().trim(), "second");
 
     // Neither a restart nor the same file once more is an edit.
     mainstay_e2e::seen::persisted(&world.node).unwrap();
@@ -124,9 +124,14 @@ fn an_address_that_the_node_gets_late_is_shown_and_pods_that_waited_for_it_start
     let shown = |pod: &PodSeen| pod.text("/status/hostIP") == "198.51.100.7";
     let after = world.wait_long(PATIENCE, "plain", "its address", shown).unwrap();
     assert_eq!((after.id("c"), after.restarts("c")), (plain.id("c"), 0), "nobody was restarted for it");
-    let object: Value = serde_json::from_str(&world.node.get("/node").unwrap()).unwrap();
     let internal = json!({ "type": "InternalIP", "address": "198.51.100.7" });
-    assert!(object["status"]["addresses"].as_array().unwrap().contains(&internal), "{object:#}");
+    wait_until(PATIENCE, "the node's address", || {
+        let text = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        let object: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let addresses = object["status"]["addresses"].as_array().cloned().unwrap_or_default();
+        if addresses.contains(&internal) { Ok(()) } else { Err(format!("{addresses:?}")) }
+    })
+    .unwrap();
 }
 
 #[test]
@@ -142,8 +147,10 @@ fn after_a_reboot_that_leaves_the_runtime_empty_jobs_stay_finished_and_servers_s
             .wait_long(PATIENCE, name, phase, |pod| pod.phase() == phase && pod.exit_code("c").is_some())
             .unwrap()
     };
-    let before = [ended("done", "Succeeded"), ended("failed", "Failed")];
+    let both = || [ended("done", "Succeeded"), ended("failed", "Failed")];
+    both();
     mainstay_e2e::seen::persisted(&world.node).unwrap();
+    let before = both();
     world.node.kill9();
     world.containerd.reboot_forgetting_containers().unwrap();
     assert_eq!(world.containers_of(server.uid()).unwrap(), Vec::<Value>::new(), "the runtime is empty");
@@ -195,7 +202,7 @@ fn a_volume_that_somebody_uses_is_named_and_goes_when_he_does() {
     let event = world.event("p", "FailedUnMount", &volume.display().to_string()).unwrap();
     assert_eq!(event.kind, "Warning");
     drop(squatter);
-    mainstay_testkit::wait_until(PATIENCE, "the end of the pod", || {
+    wait_until(PATIENCE, "the end of the pod", || {
         let left = world.named("p").map_err(|error| format!("{error:#}"))?;
         if left.is_empty() { Ok(()) } else { Err(format!("{left:#?}")) }
     })

@@ -30,6 +30,14 @@ fn told(member: &Member, pod: &str, reason: &str, text: &str) -> Result<()> {
     })
 }
 
+/// Whether a pod had to go for another.
+fn made_room(pod: &Value) -> bool {
+    let status = &pod["status"];
+    status["phase"] == "Failed"
+        && status["reason"] == "Preempting"
+        && condition(pod, "DisruptionTarget") == "True"
+}
+
 fn of_cpu(cpu: &str) -> Value {
     with(idle("c"), json!({ "resources": { "requests": { "cpu": cpu } } }))
 }
@@ -85,10 +93,9 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     urgent["terminationGracePeriodSeconds"] = json!(1);
     member.bind("urgent", urgent)?;
     member.ready("urgent")?;
-    let large = member.until(&path("large"), "its end", |pod| pod["status"]["phase"] == "Failed")?;
-    ensure!(large["status"]["reason"] == "Preempting", "{}", large["status"]);
-    ensure!(large["status"]["message"] == "Preempted in order to admit critical pod", "{}", large["status"]);
-    ensure!(condition(&large, "DisruptionTarget") == "True", "{}", large["status"]);
+    member.until(&path("large"), "its end", |pod| {
+        made_room(pod) && pod["status"]["message"] == "Preempted in order to admit critical pod"
+    })?;
     told(&member, "large", "Preempting", "Preempted in order to admit critical pod")?;
     let after = member.get(&path("small")).map_err(anyhow::Error::msg)?;
     ensure!(container_id(&after) == container_id(&small) && condition(&after, "Ready") == "True", "{after}");
@@ -106,11 +113,10 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     second["containers"] = json!([of_cpu(&format!("{}m", cpus / 8))]);
     member.bind("second", with(second, grace))?;
     member.ready("second")?;
-    let floor = member.until(&path("floor-node"), "its end", |pod| pod["status"]["phase"] == "Failed")?;
-    ensure!(floor["status"]["reason"] == "Preempting", "{}", floor["status"]);
-    ensure!(condition(&floor, "DisruptionTarget") == "True", "{}", floor["status"]);
+    member.until(&path("floor-node"), "its end", made_room)?;
     member.delete(&path("second"), "")?;
-    let floor = member.ready("floor-node")?;
-    ensure!(condition(&floor, "DisruptionTarget").is_empty(), "{}", floor["status"]);
+    member.until(&path("floor-node"), "it to be as before", |pod| {
+        condition(pod, "Ready") == "True" && condition(pod, "DisruptionTarget").is_empty()
+    })?;
     Ok(())
 }

@@ -3,7 +3,8 @@
 use std::{fs, os::unix::fs::symlink, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use mainstay_testkit::{Containerd, Flavor, Http, Node, Response};
+use mainstay_e2e::SOON;
+use mainstay_testkit::{Containerd, Flavor, Http, Node, Response, wait_until};
 
 fn get(http: &Http, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
     http.request("GET", path, headers)
@@ -102,8 +103,12 @@ fn profiles_are_what_gos_tool_opens() -> Result<()> {
     ensure!(heap.contains("Type: inuse_space"), "{heap}");
     let all = pprof(dir, "allocs", &get(&http, "/debug/pprof/allocs", &[])?)?;
     ensure!(all.contains("Type: alloc_space"), "{all}");
-    let tasks = pprof(dir, "goroutine", &get(&http, "/debug/pprof/goroutine", &[])?)?;
-    ensure!(tasks.contains("reconcile"), "the tasks by their names: {tasks}");
+    // It answers before all of its tasks have begun.
+    wait_until(SOON, "the tasks by their names", || {
+        let profile = get(&http, "/debug/pprof/goroutine", &[]).map_err(|error| format!("{error:#}"))?;
+        let tasks = pprof(dir, "goroutine", &profile).map_err(|error| format!("{error:#}"))?;
+        if tasks.contains("reconcile") { Ok(()) } else { Err(tasks) }
+    })?;
     let command = get(&http, "/debug/pprof/cmdline", &[])?;
     ensure!(command.text().split('\0').any(|it| it == "--config"), "{:?}", command.text());
     let none = get(&http, "/debug/pprof/mutex", &[])?;

@@ -14,7 +14,7 @@ use mainstay_testkit::{Flavor, patient, wait_until};
 use serde_json::json;
 
 /// What should take a moment, on a machine that is slow and busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A node with a pod `web` that does nothing in its container `c`.
 fn world(flavor: Flavor, config: &str) -> (World, PodSeen, StreamClient) {
@@ -209,12 +209,12 @@ fn many_ports_and_connections_are_forwarded() {
         world.put("echo", json!({ "containers": [sh("c", &serve)] })).unwrap();
         let pod = world.running("echo").unwrap();
         let full = world.full_name("echo");
+        listens(&world, &pod, &ports);
         let before = settled(&world);
         for (transport, path) in [
             (Transport::Spdy, format!("/portForward/default/{full}")),
             (Transport::WebSocket, format!("/portForward/default/{full}/{}", pod.uid())),
         ] {
-            // The servers of the pod may need a moment to listen.
             let (mut child, local) = client.forward(transport, &path, &ports).unwrap();
             std::thread::scope(|scope| {
                 for (number, port) in local.iter().cycle().take(15).enumerate() {
@@ -238,6 +238,21 @@ fn many_ports_and_connections_are_forwarded() {
         }
         closed_again(&world, before);
     }
+}
+
+/// Waits until the servers of a pod listen: where nobody does, upstream's client gives up all connections.
+fn listens(world: &World, pod: &PodSeen, ports: &[u16]) {
+    wait_until(PATIENCE, "the servers", || {
+        let table = world.exec(pod, "c", "cat /proc/net/tcp*").map_err(|error| format!("{error:#}"))?;
+        // Of each line: number, own address, that of the other end, state.
+        let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        let listening = |port: &u16| {
+            let end = format!(":{port:04X}");
+            lines.iter().any(|words| matches!(words[..], [_, own, _, "0A", ..] if own.ends_with(&end)))
+        };
+        if ports.iter().all(listening) { Ok(()) } else { Err(table.clone()) }
+    })
+    .unwrap();
 }
 
 /// Sends bytes and wants them back.
@@ -271,7 +286,7 @@ fn clients_that_vanish_leave_nothing_behind() {
                 assert_eq!(&first, b"begun\n");
                 children.push(child);
             }
-            wait_until(PATIENCE, "all commands run", || match cats(&world, &pod) {
+            wait_until(PATIENCE, "all commands run", || match cats(&world, &pod)? {
                 5 => Ok(()),
                 other => Err(format!("{other} run")),
             })
@@ -281,7 +296,7 @@ fn clients_that_vanish_leave_nothing_behind() {
                 child.wait().unwrap();
             }
             // cat's input has ended, so it ends.
-            wait_until(PATIENCE, "the commands end", || match cats(&world, &pod) {
+            wait_until(PATIENCE, "the commands end", || match cats(&world, &pod)? {
                 0 => Ok(()),
                 left => Err(format!("{left} run")),
             })
@@ -321,8 +336,10 @@ fn read_bytes(pid: u32) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
 }
 
-fn cats(world: &World, pod: &PodSeen) -> usize {
-    world.exec(pod, "c", "ps | grep -c '[c]at$' || true").unwrap().trim().parse().unwrap()
+fn cats(world: &World, pod: &PodSeen) -> Result<usize, String> {
+    let count =
+        world.exec(pod, "c", "ps | grep -c '[c]at$' || true").map_err(|error| format!("{error:#}"))?;
+    count.trim().parse::<usize>().map_err(|error| format!("{error}: {count:?}"))
 }
 
 #[test]
@@ -490,7 +507,8 @@ fn a_redirected_client_comes_back_once() {
 
 #[test]
 fn a_session_ends_when_nothing_moves_and_when_mainstay_does() {
-    let (mut world, _, client) = world(Flavor::Debian16, "streamingConnectionIdleTimeout: 3s");
+    // Not so short that a slow start of a command is taken for silence.
+    let (mut world, _, client) = world(Flavor::Debian16, "streamingConnectionIdleTimeout: 15s");
     let before = settled(&world);
     let socket = world.node.root().join("mainstay.sock");
     let mut stream = UnixStream::connect(&socket).unwrap();
@@ -512,7 +530,7 @@ fn a_session_ends_when_nothing_moves_and_when_mainstay_does() {
     // The others take their time: what ends them is the end of mainstay.
     world.node.sigterm().unwrap();
     let config = std::fs::read_to_string(world.node.config_path()).unwrap();
-    let config = config.replace("streamingConnectionIdleTimeout: 3s", "streamingConnectionIdleTimeout: 1h");
+    let config = config.replace("streamingConnectionIdleTimeout: 15s", "streamingConnectionIdleTimeout: 1h");
     std::fs::write(world.node.config_path(), config).unwrap();
     world.node.start_again().unwrap();
     world.running("web").unwrap();

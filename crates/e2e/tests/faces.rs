@@ -9,7 +9,7 @@ use mainstay_e2e::{World, idle, pod, with};
 use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until the node's log has a line that `wanted` accepts.
 fn logged(node: &Node, what: &str, wanted: impl Fn(&str) -> bool) {

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::CgroupFiles;
 use mainstay_e2e::seen::{
-    OBEDIENT, PATIENCE, Seen, events, gone, in_runtime, listed, manifest, persisted, pod, pods, quick,
-    running, same, server, shell, start, wait_pod,
+    OBEDIENT, PATIENCE, Seen, events, gone, in_runtime, listed, manifest, persisted, pod, quick, running,
+    same, server, shell, start, wait_pod,
 };
 use mainstay_testkit::{
     BUSYBOX, CgroupDriver, Containerd, Flavor, Http, Node, mainstay_binary, patient, wait_until,
@@ -262,7 +262,7 @@ fn run_beside_strangers(flavor: Flavor) -> Result<()> {
         is_running(&containerd, &plain)? && is_running(&containerd, &labelled)?,
         "a stranger was touched"
     );
-    ensure!(pods(&node)?.is_empty(), "a stranger is listed");
+    listed(&node, &[]).context("a stranger is listed")?;
     ensure!(in_runtime(&containerd, None)?.sandboxes.len() == 3);
     ensure!(!cgroup.directories().is_empty(), "a stranger's cgroup is gone");
     ensure!(fs::read_to_string(&file)? == "theirs");
@@ -365,6 +365,22 @@ impl Drop for Mounted {
     }
 }
 
+/// Waits until all that happened is on disk, which takes longer than the rest.
+fn events_persisted(node: &Node) -> Result<()> {
+    wait_until(PATIENCE, "the events on disk", || {
+        let shown = events(node, None).map_err(|error| format!("{error:#}"))?;
+        let path = node.root().join("mainstay/events.json");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let kept: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        let word = |record: &Value, key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        let records = kept["data"]["records"].as_array().into_iter().flatten();
+        let kept: Vec<String> = records
+            .map(|record| format!("{}: {}", word(record, "reason"), word(record, "message")))
+            .collect();
+        if kept == shown { Ok(()) } else { Err(format!("{kept:?} of {shown:?}")) }
+    })
+}
+
 fn full_disk(flavor: Flavor) -> Result<()> {
     let containerd = Containerd::start(flavor)?;
     let root = containerd.dir().join("small");
@@ -373,6 +389,8 @@ fn full_disk(flavor: Flavor) -> Result<()> {
     node.write_manifest("web.yaml", &server("web"))?;
     let web = running(&node, "web")?;
     persisted(&node)?;
+    // A write that is under way gives room free in the end, enough for a record.
+    events_persisted(&node)?;
     let filler = root.join("filler");
     fs::write(&filler, vec![0; 8 << 20]).err().context("the disk is not full")?;
 
@@ -549,8 +567,13 @@ fn set_aside(node: &Node) -> Result<Value> {
 fn a_wrong_runtime_endpoint_is_named_with_a_remedy() -> Result<()> {
     let containerd = Containerd::start(Flavor::Debian16)?;
     let node = quick(&containerd).endpoint("unix:///run/no-such-runtime.sock").start()?;
-    let log = wait_log(&node, "/run/no-such-runtime.sock")?;
-    ensure!(log.contains("containerRuntimeEndpoint"), "no remedy: {log}");
+    wait_until(PATIENCE, "the socket and the remedy in the log", || {
+        let log = node.log();
+        let told = |line: &str| {
+            line.contains("/run/no-such-runtime.sock") && line.contains("containerRuntimeEndpoint")
+        };
+        if log.lines().any(told) { Ok(()) } else { Err(log) }
+    })?;
     node.healthz()?;
     ensure!(node.http().get("/pods")?.status == 503);
     Ok(())

@@ -47,7 +47,7 @@ fn a_post_start_hook_holds_up_what_comes_after_it() {
         );
         assert_eq!((seen.waits("second"), seen.phase()), ("ContainerCreating", "Pending"));
         assert_eq!(world.containers_of(seen.uid()).unwrap().len(), 1, "the second is not even made");
-        world.containerd.crictl(&["exec", seen.id("first"), "touch", "/tmp/go"]).unwrap();
+        world.touch(&seen, "first", "/tmp/go").unwrap();
         let ready = world.running("held").unwrap();
         assert_eq!((ready.id("first"), ready.restarts("first")), (seen.id("first"), 0));
         assert_eq!(world.logged("held", "first", "hooked").unwrap(), "hooked\n");
@@ -81,7 +81,8 @@ fn a_failing_post_start_hook_kills_its_container_and_says_so() {
 fn pre_stop_hooks_run_before_the_signal_and_within_the_grace() {
     for flavor in Flavor::ALL {
         let world = World::start(flavor).unwrap();
-        let script = "trap 'echo term; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+        // At once: two seconds are all that is left when a hook has used up the grace.
+        let script = "trap 'echo term; exit 0' TERM; echo up; sleep 1000000 & wait";
         let with_hook = |grace: u32, hook: Value| json!({ "terminationGracePeriodSeconds": grace, "containers": [with(sh("c", script), json!({ "lifecycle": { "preStop": hook } }))] });
         let exec = |script: &str| json!({ "exec": { "command": ["sh", "-c", script] } });
         world

@@ -1,6 +1,6 @@
 //! The reading side of the HTTP API on a real node: what `/node`, `/pods`, `/configz` and their kin say, and where.
 
-use std::{io::BufRead as _, io::BufReader, time::Duration};
+use std::{io::BufRead as _, io::BufReader};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{SOON, World, idle};
@@ -29,11 +29,16 @@ fn condition<'a>(node: &'a Value, kind: &str) -> &'a Value {
 fn the_node_is_told_on_every_listener_and_a_restart_is_no_transition() -> Result<()> {
     for flavor in Flavor::ALL {
         let mut world = World::with_config(flavor, CONFIG)?;
-        let node = wait("a ready node with images", || {
+        // Images, the runtime's name and how much memory is left are found out by different parties.
+        let node = wait("a ready node that was looked at", || {
             let node = get(&world.node.http(), "/node").ok()?;
-            let images = node["status"]["images"].as_array()?;
-            let named = images.iter().any(|it| it["names"].to_string().contains(BUSYBOX));
-            (condition(&node, "Ready")["status"] == "True" && named).then_some(node)
+            let status = &node["status"];
+            let named =
+                status["images"].as_array()?.iter().any(|it| it["names"].to_string().contains(BUSYBOX));
+            let runtime = status["nodeInfo"]["containerRuntimeVersion"].as_str()?;
+            let measured = condition(&node, "MemoryPressure")["status"] != "Unknown";
+            let ready = condition(&node, "Ready")["status"] == "True";
+            (ready && measured && named && !runtime.is_empty()).then_some(node)
         })?;
         ensure!((&node["kind"], &node["apiVersion"]) == (&json!("Node"), &json!("v1")), "{node}");
         let status = &node["status"];
@@ -100,9 +105,7 @@ fn pods_are_chosen_kept_and_watched() -> Result<()> {
     ensure!(zipped.header("content-encoding") == Some("gzip"), "{:?}", zipped.headers);
     ensure!(zipped.body.starts_with(&[0x1f, 0x8b]) && zipped.header("etag") != Some(known.as_str()));
 
-    let mut lines =
-        BufReader::new(http.stream("/pods?watch=1&labelSelector=tier%3Dweb", Duration::from_secs(60))?)
-            .lines();
+    let mut lines = BufReader::new(http.stream("/pods?watch=1&labelSelector=tier%3Dweb", SOON)?).lines();
     let mut next =
         || -> Result<Value> { Ok(serde_json::from_str(&lines.next().context("the watch ended")??)?) };
     let first = next()?;
@@ -136,7 +139,7 @@ fn pods_are_chosen_kept_and_watched() -> Result<()> {
     let other = http.get(&format!("/pods?watch=1&resourceVersion={version}"))?;
     ensure!(other.status == 410 && other.text().contains("watch again without resourceVersion"), "{other:?}");
     let path = format!("/pods?watch=1&labelSelector=tier%3Dweb&resourceVersion={version}");
-    let back = BufReader::new(http.stream(&path, Duration::from_secs(60))?);
+    let back = BufReader::new(http.stream(&path, SOON)?);
     let mut gone = Vec::new();
     for line in back.lines() {
         let event: Value = serde_json::from_str(&line?)?;
@@ -186,9 +189,12 @@ fn the_process_tells_about_itself() -> Result<()> {
     world.put("noisy", json!({"terminationGracePeriodSeconds": 0, "containers": [idle("c")]}))?;
     wait("lines for debugging", || world.node.log().contains("DEBUG").then_some(()))?;
 
-    let metrics = http.get("/metrics")?.text();
+    // A request counts when its answer is gone, which its reader cannot know.
     let counted = r#"kubelet_http_requests_total{long_running="false",method="GET",path="configz",server_type="socket"} "#;
-    ensure!(metrics.contains(counted), "{metrics}");
+    wait_until(SOON, "the request to be counted", || {
+        let metrics = http.get("/metrics").map_err(|error| format!("{error:#}"))?.text();
+        if metrics.contains(counted) { Ok(()) } else { Err(metrics) }
+    })?;
     let allocated = wait("the pod as it was let in", || {
         let list = get(&http, "/allocatedPods").ok()?;
         list["items"].as_array().filter(|items| !items.is_empty()).cloned()

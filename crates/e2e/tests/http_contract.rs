@@ -3,13 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
-use mainstay_e2e::seen::PATIENCE;
 use mainstay_testkit::{
     Authority, CertificateWish, Containerd, Flavor, Http, Node, Response, Usage, tls_client, wait_until,
 };
 use serde_json::json;
+
+/// Upstream reads cgroups for the first time after up to half a minute, and looks again after a minute at a certificate whose
+/// change it missed.
+const ROUNDS: Duration = Duration::from_secs(240);
 
 /// Which listener.
 #[derive(Clone, Copy, Debug)]
@@ -543,12 +546,14 @@ impl Served {
             Self { node, subject, authority, secure, pod, certificate, key, _containerd: containerd };
         // Upstream's ports come one after the other.
         for on in [S, R, H] {
-            wait_until(PATIENCE, &format!("{on:?}"), || {
+            wait_until(ROUNDS, &format!("{on:?}"), || {
                 let answer = served.http(on).get("/unknown").map_err(|error| format!("{error:#}"))?;
                 if answer.status == 404 { Ok(()) } else { Err(answer.status.to_string()) }
             })
             .unwrap();
         }
+        // Upstream is not well before all of its parts are up.
+        served.eventually(R, "/healthz", "ok");
         served
     }
 
@@ -571,7 +576,7 @@ impl Served {
     }
 
     fn eventually(&self, on: On, path: &str, text: &str) {
-        wait_until(PATIENCE, &format!("{text:?} in {path}"), || {
+        wait_until(ROUNDS, &format!("{text:?} in {path}"), || {
             let found = self.http(on).get(path).map_err(|error| format!("{error:#}"))?;
             let is_there = found.status == 200 && found.text().contains(text);
             if is_there { Ok(()) } else { Err(format!("{} {}", found.status, found.text())) }
@@ -675,7 +680,7 @@ fn swapped_certificate(served: &Served) {
     assert_eq!(served.secure.get("/healthz").unwrap().status, 200);
     fs::write(&served.key, good).unwrap();
     install(&other, &served.certificate, &served.key);
-    wait_until(PATIENCE, "the new certificate", || {
+    wait_until(ROUNDS, "the new certificate", || {
         let answer = trusts_other.get("/healthz").map_err(|error| format!("{error:#}"))?;
         if answer.status == 200 { Ok(()) } else { Err(answer.status.to_string()) }
     })

@@ -216,7 +216,10 @@ fn terminals_and_standard_input_are_given_as_asked() {
     for flavor in Flavor::ALL {
         let world = World::start(flavor).unwrap();
         let container = |name: &str, script: &str, more: Value| with(sh(name, script), more);
-        let asks = "[ -t 1 ] && echo terminal || echo none; echo printed";
+        // They end once they were heard: what a terminal says last may be lost with it.
+        let rest = "while [ ! -e /tmp/end ]; do sleep 0.1; done";
+        let asks = format!("[ -t 1 ] && echo terminal || echo none; echo printed; {rest}");
+        let closed = format!("cat; echo ended; {rest}");
         world
             .put(
                 "pod",
@@ -224,10 +227,10 @@ fn terminals_and_standard_input_are_given_as_asked() {
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 1,
                     "containers": [
-                        container("plain", asks, json!({})),
-                        container("tty", asks, json!({ "tty": true })),
+                        container("plain", &asks, json!({})),
+                        container("tty", &asks, json!({ "tty": true })),
                         // Without an open standard input it is at its end at once.
-                        container("closed", "cat; echo ended", json!({})),
+                        container("closed", &closed, json!({})),
                         container("open", "cat; echo ended", json!({ "stdin": true })),
                         container("once", "cat; echo ended", json!({ "stdin": true, "stdinOnce": true })),
                     ],
@@ -237,6 +240,11 @@ fn terminals_and_standard_input_are_given_as_asked() {
         assert!(world.logged("pod", "plain", "printed").unwrap().contains("none"));
         assert!(world.logged("pod", "tty", "printed").unwrap().contains("terminal"));
         world.logged("pod", "closed", "ended").unwrap();
+        let all = ["plain", "tty", "closed", "open", "once"];
+        let seen = world.wait("pod", "all to run", |pod| all.iter().all(|name| pod.runs(name))).unwrap();
+        for name in ["plain", "tty", "closed"] {
+            world.touch(&seen, name, "/tmp/end").unwrap();
+        }
         let seen = world
             .wait("pod", "the ends", |pod| {
                 ["plain", "tty", "closed"].iter().all(|name| pod.exit_code(name) == Some(0))

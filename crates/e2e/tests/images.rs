@@ -219,13 +219,15 @@ fn an_always_policy_pulls_at_each_start() {
     world.wait("present", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
     let second = world.wait("always", "running", |pod| pod.runs("c")).unwrap();
     world.containerd.crictl(&["stop", "--timeout", "0", second.id("c")]).unwrap();
-    let seen = world.wait("always", "ErrImagePull", |pod| pod.waits("c").contains("Pull")).unwrap();
+    let last = json!(format!("containerd://{}", second.id("c")));
+    let seen = world
+        .wait("always", "ErrImagePull", |pod| {
+            let ended = &pod.container("c")["lastState"]["terminated"];
+            pod.waits("c").contains("Pull") && ended["containerID"] == last
+        })
+        .unwrap();
     assert_eq!(seen.restarts("c"), 1);
     assert_eq!(seen.phase(), "Running", "it ran before");
-    assert_eq!(
-        seen.container("c")["lastState"]["terminated"]["containerID"],
-        format!("containerd://{}", second.id("c"))
-    );
 }
 
 /// What a slow registry has seen.
@@ -318,9 +320,14 @@ fn a_pod_whose_image_is_being_pulled_goes_at_once_with_its_file() {
     world.containerd.redirect_registry("silent.test", &url).unwrap();
     world.put("pulling", of_image("silent.test/app:1", "IfNotPresent")).unwrap();
     world.event("pulling", "Pulling", "silent.test/app:1").unwrap();
-    let seen = world.wait("pulling", "its sandbox", |pod| pod.is_true("PodReadyToStartContainers")).unwrap();
-    assert_eq!((seen.waits("c"), seen.phase()), ("ContainerCreating", "Pending"));
-    assert!(!seen.text("/status/podIP").is_empty(), "the address is known before the image is");
+    // The address is known before the image is.
+    world
+        .wait("pulling", "its sandbox", |pod| {
+            pod.is_true("PodReadyToStartContainers")
+                && (pod.waits("c"), pod.phase()) == ("ContainerCreating", "Pending")
+                && !pod.text("/status/podIP").is_empty()
+        })
+        .unwrap();
     // Pulls are serial here, and still nobody else is held up who has an image.
     world.put("other", json!({ "containers": [idle("c")] })).unwrap();
     world.running("other").unwrap();

@@ -52,8 +52,10 @@ fn each_bad_manifest_is_rejected_by_name_and_the_other_pods_do_not_notice() -> R
     for (file, text, _) in BAD {
         node.write_manifest(file, text)?;
     }
-    let big = fs::File::create(node.manifests().join("big.yaml"))?;
-    big.set_len(11 << 20)?;
+    // Whole at once, as the others: an empty file has other problems.
+    let big = node.manifests().join(".big.yaml.new");
+    fs::File::create(&big)?.set_len(11 << 20)?;
+    fs::rename(&big, node.manifests().join("big.yaml"))?;
     for (file, _, expected) in
         BAD.into_iter().chain([("big.yaml", "", &["larger than 10 MiB", "split the file"][..])])
     {
@@ -250,6 +252,8 @@ fn mainstay(args: &[&str]) -> Result<(i32, String)> {
 #[test]
 fn every_problem_of_a_configuration_is_told_at_once_with_exit_code_64() -> Result<()> {
     let dir = std::env::temp_dir().join(format!("mainstay-config-{}", std::process::id()));
+    // A run that failed under the same number may have left one.
+    fs::remove_dir_all(&dir).ok();
     fs::create_dir_all(&dir)?;
     let file = dir.join("config.yaml");
     let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nstaticPodPaht: /etc/x\nmaxPods: -3\ncontainerLogMaxSize: 5oranges\nauthentication: {webhok: {}}\n";
@@ -344,10 +348,10 @@ fn a_file_taken_away_and_put_back_at_once_gives_a_new_pod() -> Result<()> {
     touch(&containerd, &before, "main", "/tmp/end")?;
     let after = wait_until(PATIENCE, "the new pod", || {
         let pod = pod(&node, "web").map_err(|error| format!("{error:#}"))?;
-        let new = pod.container_id("main") != before.container_id("main");
-        if new && pod.ready() { Ok(pod) } else { Err(pod.0["status"].to_string()) }
+        let new = pod.container_id("main") != before.container_id("main")
+            && pod.0["metadata"]["deletionTimestamp"].is_null();
+        if new && pod.ready() { Ok(pod) } else { Err(pod.0.to_string()) }
     })?;
-    ensure!(after.0["metadata"]["deletionTimestamp"].is_null());
     ensure!(after.restarts("main") == 0, "{} restarts", after.restarts("main"));
     ensure!(after.container("main")["lastState"] == json!({}), "{}", after.container("main"));
     ensure!(after.0["status"]["startTime"] != before.0["status"]["startTime"], "the start of the old pod");
@@ -364,7 +368,10 @@ fn a_taken_healthz_port_is_told_of_and_pods_run_all_the_same() -> Result<()> {
     node.start_again()?;
     node.write_manifest("web.yaml", &server("web"))?;
     let web: Seen = running(&node, "web")?;
-    ensure!(node.log().contains("healthzPort"), "{}", node.log());
+    wait_until(PATIENCE, "a word about the port", || {
+        let log = node.log();
+        if log.contains("healthzPort") { Ok(()) } else { Err(log) }
+    })?;
     drop(squatter);
     let http = Http::Tcp(node.healthz_address());
     wait_until(PATIENCE, "the healthz port", || match http.get("/healthz") {

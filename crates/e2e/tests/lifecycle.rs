@@ -209,7 +209,12 @@ fn check_container(world: &World, seen: &PodSeen, name: &str) {
         .root()
         .join("container-logs")
         .join(format!("multi-node_default_{name}-{}.log", seen.id(name)));
-    assert_eq!(fs::read_link(&link).unwrap(), log);
+    // It is made when the container is up, which may be seen before.
+    wait_until(SOON, "the link to its log", || match fs::read_link(&link) {
+        Ok(found) if found == log => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
     assert_eq!(config["image"]["user_specified_image"].as_str().unwrap_or(BUSYBOX), BUSYBOX);
     if name == "a" {
         assert_eq!(config["linux"]["resources"]["cpu_shares"], 102);

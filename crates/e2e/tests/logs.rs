@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -148,10 +148,14 @@ fn following_a_log_ends_when_its_container_does() {
     }
 }
 
-/// The files of a container's log, by name.
-fn log_files(world: &World, seen: &PodSeen, container: &str) -> Vec<PathBuf> {
+/// Where the files of a container's log are.
+fn log_dir(world: &World, seen: &PodSeen, container: &str) -> PathBuf {
     let name = seen.text("/metadata/name");
-    let dir = world.node.pod_logs().join(format!("default_{name}_{}", seen.uid())).join(container);
+    world.node.pod_logs().join(format!("default_{name}_{}", seen.uid())).join(container)
+}
+
+/// They, by name.
+fn log_files(dir: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
@@ -162,26 +166,27 @@ fn a_follower_loses_and_repeats_no_line_across_rotations() {
     for flavor in Flavor::ALL {
         let config = "{containerLogMaxSize: 20Ki, containerLogMaxFiles: 3, containerLogMonitorInterval: 3s}";
         let world = World::with_config(flavor, config).unwrap();
-        // 4000 numbered lines in about a dozen seconds, some hundred kilobytes in the log.
+        // 4000 numbered lines in about a dozen seconds, some hundred kilobytes in the log; all but the first once somebody
+        // listens, or the first file might be gone by then.
         let script = "i=0; while [ $i -lt 4000 ]; do echo \"number $i is followed by some words that take room\"; i=$((i+1)); \
-                      [ $((i % 100)) = 0 ] && sleep 0.3; done; trap 'exit 0' TERM; while :; do sleep 0.2; done";
+                      while [ ! -e /tmp/go ]; do sleep 0.1; done; [ $((i % 100)) = 0 ] && sleep 0.3; done; \
+                      trap 'exit 0' TERM; while :; do sleep 0.2; done";
         world.put("chatty", json!({ "containers": [sh("c", script)] })).unwrap();
         let seen = world.running("chatty").unwrap();
         let body = world.node.follow_logs("default", "chatty-node", "c", "", SOON).unwrap();
-        let reader = thread::spawn(move || {
-            let mut numbers = Vec::new();
-            for line in BufReader::new(body).lines() {
-                let line = line.unwrap();
-                let number = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
-                numbers.push(number.unwrap_or_else(|| panic!("no number in {line:?}")));
-                assert!(line.ends_with("that take room"), "{line}");
-                if numbers.last() == Some(&3999) {
-                    break;
-                }
+        let mut numbers = Vec::new();
+        for line in BufReader::new(body).lines() {
+            let line = line.unwrap();
+            let number = line.split_whitespace().nth(1).and_then(|word| word.parse::<u32>().ok());
+            numbers.push(number.unwrap_or_else(|| panic!("no number in {line:?}")));
+            assert!(line.ends_with("that take room"), "{line}");
+            if numbers.len() == 1 {
+                world.touch(&seen, "c", "/tmp/go").unwrap();
             }
-            numbers
-        });
-        let numbers = reader.join().unwrap();
+            if numbers.last() == Some(&3999) {
+                break;
+            }
+        }
         let expected: Vec<u32> = (0..4000).collect();
         let wrong = numbers.iter().zip(&expected).position(|(got, want)| got != want);
         assert_eq!(
@@ -191,32 +196,30 @@ fn a_follower_loses_and_repeats_no_line_across_rotations() {
             wrong.map(|at| numbers.get(at.saturating_sub(3)..at + 3))
         );
 
-        let names =
+        // The one being written keeps its name, the newest of the old is left plain.
+        let dir = log_dir(&world, &seen, "c");
+        let files =
             wait_until(SOON, "three files, the older compressed, and the newest small enough", || {
-                let files = log_files(&world, &seen, "c");
-                // One that is still too large would be rotated while the others are looked at.
-                let size = fs::metadata(&files[0]).map_err(|error| error.to_string())?.len();
+                // Looked at first: one that is still too large would be rotated while the others are looked at.
+                let size = fs::metadata(dir.join("0.log")).map_err(|error| error.to_string())?.len();
+                let files = log_files(&dir);
                 let names: Vec<String> = files
                     .iter()
                     .map(|file| file.file_name().unwrap().to_string_lossy().into_owned())
                     .collect();
-                let packed = names.iter().filter(|name| name.ends_with(".gz")).count();
-                let is_small = size < 20 << 10;
-                if names.len() == 3 && packed == 1 && is_small {
-                    Ok(names)
-                } else {
-                    Err(format!("{names:?}, {size}"))
-                }
+                let is_whole = match names.as_slice() {
+                    [newest, packed, plain] => {
+                        newest == "0.log"
+                            && [packed, plain].iter().all(|name| name.starts_with("0.log.20"))
+                            && packed.ends_with(".gz")
+                            && !plain.ends_with(".gz")
+                    }
+                    _ => false,
+                };
+                if is_whole && size < 20 << 10 { Ok(files) } else { Err(format!("{names:?}, {size}")) }
             })
             .unwrap();
-        assert_eq!(names[0], "0.log", "the one being written keeps its name: {names:?}");
-        assert!(names[1].starts_with("0.log.20") && names[2].starts_with("0.log.20"), "{names:?}");
-        assert!(
-            names[1].ends_with(".gz") && !names[2].ends_with(".gz"),
-            "the newest of the old is left plain: {names:?}"
-        );
         // What is packed can be unpacked, and goes before what is not.
-        let files = log_files(&world, &seen, "c");
         let mut gzip = std::process::Command::new("gzip");
         let packed = capture(gzip.arg("--decompress").arg("--stdout").arg(&files[1]), SOON).unwrap();
         let plain = fs::read_to_string(&files[2]).unwrap();

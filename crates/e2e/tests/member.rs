@@ -227,15 +227,23 @@ fn pods_of_the_api_server_run_and_end_by_its_word() {
     .unwrap();
 
     // Deletion: its grace is given, its end is told, then it is gone, here and there.
-    let slow = sh("c", "trap 'sleep 5; exit 7' TERM; while :; do sleep 0.1; done");
+    let end = "while [ ! -e /tmp/end ]; do sleep 0.1; done; exit 7";
+    let slow = sh("c", &format!("trap '{end}' TERM; echo up; while :; do sleep 0.1; done"));
     // A finalizer keeps the object, so that its end can be read.
     let slow = bound("slow", json!({ "containers": [slow] }));
     let slow = with(slow, json!({ "metadata": { "name": "slow", "finalizers": ["example.com/reader"] } }));
     cluster.create(PODS, &slow).unwrap();
-    running("slow");
-    delete(&cluster, &path("slow"), "gracePeriodSeconds=25");
+    let slow = container_id(&running("slow"));
+    wait_until(PATIENCE, "it to listen", || {
+        let log = node.logs("default", "slow", "c", "").map_err(|error| format!("{error:#}"))?;
+        if log.contains("up") { Ok(()) } else { Err(log) }
+    })
+    .unwrap();
+    // Whoever waited for the whole grace would not be told in time.
+    delete(&cluster, &path("slow"), "gracePeriodSeconds=600");
     let ending = get(&cluster, &path("slow")).unwrap();
-    assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 25);
+    assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 600);
+    containerd.touch(slow.trim_start_matches("containerd://"), "/tmp/end").unwrap();
     let ended = until(&cluster, &path("slow"), "its end to be told, and the pod to be let go of", |pod| {
         pod["metadata"]["deletionGracePeriodSeconds"] == 0
     });
@@ -309,8 +317,15 @@ fn nothing_is_lost_while_the_api_server_is_away() {
     }
     let ready = |pod: &Value| condition(pod, "Ready") == "True";
     let before = until(&cluster, &path("stays"), "a pod", ready);
-    until(&cluster, &path("goes"), "another", ready);
+    let other = until(&cluster, &path("goes"), "another", ready);
     mainstay_e2e::seen::persisted(&node).unwrap();
+    let kept = [&before, &other].map(|pod| format!("pods/{}.json", pod["metadata"]["uid"].as_str().unwrap()));
+    wait_until(PATIENCE, "the API server's word on disk", || {
+        let dir = node.root().join("mainstay/api");
+        let mut files = kept.iter().map(String::as_str).chain(["node/node.json"]);
+        files.find(|file| !dir.join(file).exists()).map_or(Ok(()), |file| Err(format!("no {file}")))
+    })
+    .unwrap();
     cluster.stop_server();
     node.kill9();
     node.start_again().unwrap();
@@ -360,7 +375,9 @@ fn objects_tokens_and_services_reach_the_pods() {
         "spec": { "selector": { "app": "db" }, "ports": [{ "port": 5432 }] },
     });
     let service = cluster.create(&format!("{namespace}/services"), &service).unwrap();
-    let script = "echo env $COLOR $DOOR $MY_DB_SERVICE_HOST:$MY_DB_SERVICE_PORT; echo token $(cat /o/token); \
+    // A container is told of the services that the node knows when it starts, and the node learns of them in its own time.
+    let script = "[ -n \"$MY_DB_SERVICE_HOST\" ] || exit 1; \
+                  echo env $COLOR $DOOR $MY_DB_SERVICE_HOST:$MY_DB_SERVICE_PORT; echo token $(cat /o/token); \
                   while :; do echo file $(cat /o/color); sleep 0.5; done";
     let container = with(
         sh("c", script),
@@ -427,7 +444,8 @@ fn objects_tokens_and_services_reach_the_pods() {
 
 /// Tokens for somebody else than the API server, for as long as asked; files that only those read who should.
 fn tokens_are_their_users(cluster: &ControlPlane, node: &Node) {
-    let script = "echo services [$MY_DB_SERVICE_HOST] [$KUBERNETES_SERVICE_HOST]; \
+    let script = "[ -n \"$KUBERNETES_SERVICE_HOST\" ] || exit 1; \
+                  echo services [$MY_DB_SERVICE_HOST] [$KUBERNETES_SERVICE_HOST]; \
                   echo stat $(stat -L -c '%a %u %g' /o/token); echo token $(cat /o/token); exec sleep 100000";
     let rows = [
         ("of-nobody", json!({}), "444 0 0"),

@@ -173,7 +173,9 @@ fn the_same_families_as_upstream() -> Result<()> {
         })?;
     }
     // The next look at the disks is soon where somebody asks for what it finds.
-    get(&both.ours, "/stats/summary")?;
+    wait_until(ROUNDS, "a summary", || {
+        get(&both.ours, "/stats/summary").map(drop).map_err(|error| format!("{error:#}"))
+    })?;
     for name in [
         "kubelet_node_name",
         "kubelet_running_pods",

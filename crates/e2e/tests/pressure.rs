@@ -144,8 +144,10 @@ fn a_node_that_runs_short_says_so_takes_fewer_pods_and_recovers() -> Result<()> 
         "NodeHasDiskPressure",
         "NodeHasInsufficientPID",
     ] {
-        let events = member.node.get("/mainstay/v1/events")?;
-        ensure!(events.contains(&format!("Node node status is now: {reason}")), "{reason}: {events}");
+        wait_until(PATIENCE, reason, || {
+            let events = member.node.get("/mainstay/v1/events").map_err(|error| format!("{error:#}"))?;
+            if events.contains(&format!("Node node status is now: {reason}")) { Ok(()) } else { Err(events) }
+        })?;
     }
     // The disk goes after those who use it.
     drop(member);

@@ -6,6 +6,7 @@ use mainstay_e2e::seen::{
     server, shell, start,
 };
 use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs;
@@ -167,6 +168,7 @@ fn rude_clients_get_an_error_or_nothing_and_others_are_still_served() -> Result<
     same(&web, &pod(&node, "web")?)?;
 
     // A thousand connections that say nothing, on both doors, and one that says a byte at a time.
+    make_room_for_files()?;
     let mut silent: Vec<Box<dyn Read>> = Vec::new();
     for _ in 0..500 {
         // The kernel refuses some when the queue is full; those that come through must do no harm.
@@ -200,6 +202,16 @@ fn rude_clients_get_an_error_or_nothing_and_others_are_still_served() -> Result<
     }
     let log = node.log();
     ensure!(!log.contains("panicked"), "{log}");
+    Ok(())
+}
+
+/// Lets this process have enough files open for a thousand connections and for the tests beside this one.
+fn make_room_for_files() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(8192, |maximum| maximum.min(8192));
+    if limit.current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit })?;
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mainstay_e2e::{SOON, World, idle, pod};
+use mainstay_e2e::{SOON, World, idle, pod, seen::persisted};
 use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
@@ -79,6 +79,7 @@ fn pods_from_a_url_that_goes_away_and_comes_back() {
     world.running("file").unwrap();
 
     // Away, and mainstay starts anew: its last word counts, and is there at once.
+    persisted(&world.node).unwrap();
     web.away();
     world.node.kill9();
     world.node.start_again().unwrap();
@@ -117,8 +118,12 @@ fn a_url_that_never_answered_is_named_and_holds_up_nobody() {
     };
     let name = format!("staticPodURL http://{}/pods", web.address);
     shows(&format!("not delivered: {name}"));
-    let noted = String::from_utf8(world.node.cli(&["manifests"]).unwrap().stderr).unwrap();
-    assert!(noted.contains(&format!("{name} has not delivered")), "{noted}");
+    wait_until(SOON, "a note beside the manifests", || {
+        let noted = world.node.cli(&["manifests"]).map_err(|error| format!("{error:#}"))?;
+        let noted = String::from_utf8_lossy(&noted.stderr).into_owned();
+        if noted.contains(&format!("{name} has not delivered")) { Ok(()) } else { Err(noted) }
+    })
+    .unwrap();
     world.node_event("SourceNotDelivered", "").unwrap();
 
     web.say(&[from_url("late")]);

@@ -32,6 +32,14 @@ fn read(node: &Node, name: &str, labels: &str) -> Result<Reading, String> {
     find(&text, name, labels).ok_or_else(|| format!("no {name}{labels} in\n{text}"))
 }
 
+/// Waits until a text is right in all that `check` looks at.
+fn whole(node: &Node, path: &str, check: impl Fn(&str) -> Result<()>) -> Result<()> {
+    wait_until(TWO_ROUNDS, path, || {
+        let text = node.get(path).map_err(|error| format!("{error:#}"))?;
+        check(&text).map_err(|error| format!("{error:#}:\n{text}"))
+    })
+}
+
 fn resources(flavor: Flavor) -> Result<()> {
     let containerd = Containerd::start(flavor)?;
     let node = Node::builder().containerd(&containerd).start()?;
@@ -54,28 +62,33 @@ fn resources(flavor: Flavor) -> Result<()> {
     let first = wait_until(TWO_ROUNDS, "the first reading", || read(&node, cpu, &labels("spins")))?;
     let second = wait_until(TWO_ROUNDS, "another reading", || {
         let reading = read(&node, cpu, &labels("spins"))?;
-        if reading.at > first.at { Ok(reading) } else { Err(format!("still {reading:?}")) }
+        let more = reading.at > first.at && reading.value > first.value;
+        if more { Ok(reading) } else { Err(format!("it spins, and has used {first:?}, then {reading:?}")) }
     })?;
-    ensure!(second.value > first.value, "it spins, and has used {first:?}, then {second:?}");
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(second.value <= seconds + 0.1, "more than a core for {seconds} s: {first:?}, {second:?}");
 
-    let held = wait_until(TWO_ROUNDS, "the memory that is held", || {
-        let held = read(&node, "container_memory_working_set_bytes", &labels("holds"))?;
-        if held.value >= 16_777_216.0 { Ok(held) } else { Err(format!("{held:?}")) }
+    // All of one round: in another the memory may be more, or less.
+    whole(&node, "/metrics/resource", |text| {
+        let held = find(text, "container_memory_working_set_bytes", &labels("holds")).context("no memory")?;
+        ensure!(held.value >= 16_777_216.0, "{held:?}");
+        let pod = find(text, "pod_memory_working_set_bytes", &pod_labels).context("no memory of the pod")?;
+        ensure!(pod.value >= held.value * 0.9, "the pod has {pod:?}, a part of it {held:?}");
+        let machine = find(text, "node_memory_working_set_bytes", " ").context("no memory of the node")?;
+        ensure!(machine.value > pod.value, "the node has {machine:?}");
+        ensure!(find(text, "node_cpu_usage_seconds_total", " ").is_some_and(|cpu| cpu.value > second.value));
+        ensure!(!text.contains("container=\"done\""), "one that has ended is not told of");
+        ensure!(find(text, "resource_scrape_error", " ") == Some(Reading { value: 0.0, at: 0 }));
+        let started =
+            find(text, "container_start_time_seconds", &labels("spins")).context("no start time")?;
+        ensure!(started.at == 0 && started.value * 1000.0 <= second.at as f64, "{started:?}, {second:?}");
+        Ok(())
     })?;
-    let text = node.get("/metrics/resource")?;
-    let whole = find(&text, "pod_memory_working_set_bytes", &pod_labels).context("no memory of the pod")?;
-    ensure!(whole.value >= held.value * 0.9, "the pod has {whole:?}, a part of it {held:?}");
-    let machine = find(&text, "node_memory_working_set_bytes", " ").context("no memory of the node")?;
-    ensure!(machine.value > whole.value, "the node has {machine:?}");
-    ensure!(find(&text, "node_cpu_usage_seconds_total", " ").is_some_and(|cpu| cpu.value > second.value));
-    ensure!(!text.contains("container=\"done\""), "one that has ended is not told of:\n{text}");
-    ensure!(find(&text, "resource_scrape_error", " ") == Some(Reading { value: 0.0, at: 0 }));
-    let started = find(&text, "container_start_time_seconds", &labels("spins")).context("no start time")?;
-    ensure!(started.at == 0 && started.value * 1000.0 <= second.at as f64, "{started:?}, {second:?}");
-    let old = node.get("/metrics/resource/v1alpha1")?;
-    ensure!(old.contains("# TYPE container_cpu_usage_seconds_total gauge") && old.contains("scrape_error 0"));
+    whole(&node, "/metrics/resource/v1alpha1", |old| {
+        ensure!(old.contains("# TYPE container_cpu_usage_seconds_total gauge"));
+        ensure!(old.contains("scrape_error 0"));
+        Ok(())
+    })?;
 
     in_cadvisors_words(&node, &format!("busy-{}", node.name()), pod.uid())?;
 
@@ -99,13 +112,17 @@ fn in_cadvisors_words(node: &Node, pod: &str, uid: &str) -> Result<()> {
     let memory = machine["memory_capacity"].as_u64().context("no memory")?;
     ensure!(machine["topology"][0]["cores"][0]["thread_ids"].is_array(), "{machine}");
 
-    let held = json(&format!("/stats/default/{pod}/{uid}/holds"), "")?;
-    let newest = &held["stats"][0];
-    let set = newest["memory"]["working_set"].as_u64();
-    ensure!(set >= Some(16 << 20) && set < Some(memory), "{held}");
-    ensure!(newest["cpu"]["usage"]["total"].as_u64() > Some(0), "{held}");
-    ensure!(held["spec"]["labels"]["io.kubernetes.pod.uid"] == uid, "{held}");
-    ensure!(held["spec"]["image"].as_str().is_some_and(|image| image.contains("busybox")), "{held}");
+    let holds = || -> Result<Value> {
+        let held = json(&format!("/stats/default/{pod}/{uid}/holds"), "")?;
+        let newest = &held["stats"][0];
+        let set = newest["memory"]["working_set"].as_u64();
+        ensure!(set >= Some(16 << 20) && set < Some(memory), "{held}");
+        ensure!(newest["cpu"]["usage"]["total"].as_u64() > Some(0), "{held}");
+        ensure!(held["spec"]["labels"]["io.kubernetes.pod.uid"] == uid, "{held}");
+        ensure!(held["spec"]["image"].as_str().is_some_and(|image| image.contains("busybox")), "{held}");
+        Ok(held)
+    };
+    let held = wait_until(TWO_ROUNDS, "what one holds", || holds().map_err(|error| format!("{error:#}")))?;
     ensure!(json(&format!("/stats/{pod}/holds"), "")?["name"] == held["name"], "the same by its short name");
     // The cgroup that it names is a real one, and is found by it.
     let name = held["name"].as_str().context("no cgroup")?;

@@ -17,10 +17,12 @@ fn limited(container: Value, limit: &str) -> Value {
     with(container, json!({ "resources": { "limits": { "ephemeral-storage": limit } } }))
 }
 
-fn evicted(world: &World, name: &str) -> PodSeen {
-    let pod = world.wait_long(PATIENCE, name, "Failed", |pod| pod.phase() == "Failed").unwrap();
-    assert_eq!(pod.text("/status/reason"), "Evicted");
-    pod
+fn evicted(world: &World, name: &str, message: &str) -> PodSeen {
+    let is_evicted = |pod: &PodSeen| {
+        let said = (pod.phase(), pod.text("/status/reason"), pod.text("/status/message"));
+        said == ("Failed", "Evicted", message)
+    };
+    world.wait_long(PATIENCE, name, &format!("evicted: {message}"), is_evicted).unwrap()
 }
 
 #[test]
@@ -45,8 +47,7 @@ fn layers_logs_and_their_sum() {
             ("log", "Container a exceeded its local ephemeral storage limit \"4Mi\". "),
             ("sum", "Pod ephemeral local storage usage exceeds the total limit of containers 6Mi. "),
         ] {
-            let pod = evicted(&world, name);
-            assert_eq!(pod.text("/status/message"), message, "{name}");
+            let pod = evicted(&world, name, message);
             assert!(pod.condition("DisruptionTarget").is_null());
             let event = world.event(name, "Evicted", message).unwrap();
             assert_eq!((event.kind.as_str(), event.count), ("Warning", 1), "{name}");
@@ -61,8 +62,7 @@ fn layers_logs_and_their_sum() {
         mainstay_e2e::seen::persisted(&world.node).unwrap();
         world.node.kill9();
         world.node.start_again().unwrap();
-        let after = evicted(&world, "layer");
-        assert_eq!(after.text("/status/message"), before.text("/status/message"));
+        let after = evicted(&world, "layer", before.text("/status/message"));
         assert_eq!((after.id("a"), after.restarts("a")), (before.id("a"), 0));
         assert_eq!(world.containers_of(after.uid()).unwrap().len(), 2);
         assert_eq!(world.running("within").unwrap().id("a"), within.id("a"));
@@ -84,9 +84,8 @@ fn an_empty_dir_over_its_size_limit_fails_its_pod() {
     };
     world.put("over", spec(8)).unwrap();
     world.put("within", spec(2)).unwrap();
-    let over = evicted(&world, "over");
     let message = "Usage of EmptyDir volume \"v\" exceeds the limit \"4Mi\". ";
-    assert_eq!(over.text("/status/message"), message);
+    evicted(&world, "over", message);
     assert_eq!(world.event("over", "Evicted", message).unwrap().kind, "Warning");
     assert_eq!(world.running("within").unwrap().text("/status/reason"), "");
 }

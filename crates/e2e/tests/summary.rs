@@ -16,15 +16,79 @@ fn summary(node: &Node, query: &str) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| text)
 }
 
-/// The pod of that name, once what it says is as it should be.
-fn pod(node: &Node, name: &str, is_so: impl Fn(&Value) -> bool, what: &str) -> Result<Value> {
-    let name = format!("{name}-{}", node.name());
+/// Waits until one summary is right in all that `check` looks at: what it is made of is looked at again and again, each part in
+/// its own time.
+fn wait_summary(node: &Node, what: &str, check: impl Fn(&Value) -> Result<()>) -> Result<()> {
     wait_until(ROUNDS, what, || {
         let found = summary(node, "").map_err(|error| format!("{error:#}"))?;
-        let pods = found["pods"].as_array().cloned().unwrap_or_default();
-        let pod = pods.iter().find(|pod| pod["podRef"]["name"] == *name).ok_or(found.to_string())?;
-        if is_so(pod) { Ok(pod.clone()) } else { Err(pod.to_string()) }
+        check(&found).map_err(|error| format!("{error:#}\n{found}"))
     })
+}
+
+/// The pod of that name in a summary.
+fn pod<'a>(found: &'a Value, node: &Node, name: &str) -> Result<&'a Value> {
+    let name = format!("{name}-{}", node.name());
+    let mut pods = found["pods"].as_array().into_iter().flatten();
+    pods.find(|pod| pod["podRef"]["name"] == *name).with_context(|| format!("no {name}"))
+}
+
+/// What the pod that writes and spins is told to use.
+fn check_busy(busy: &Value, uid: &str) -> Result<()> {
+    ensure!(busy["podRef"]["uid"] == *uid && busy["podRef"]["namespace"] == "default", "{busy}");
+    let containers = busy["containers"].as_array().context("no containers")?;
+    ensure!(containers.len() == 2, "{busy}");
+    let of = |name: &str| containers.iter().find(|it| it["name"] == *name).with_context(|| name.to_owned());
+    let (writes, spins) = (of("writes")?, of("spins")?);
+    ensure!(writes["cpu"]["usageNanoCores"].is_u64(), "{writes}");
+    // A loaded machine gives it less than a core, never more than one; when it was read is known to some tenths of a second.
+    let rate = number(&spins["cpu"]["usageNanoCores"]);
+    ensure!((10_000_000..1_500_000_000).contains(&rate), "{spins}");
+    // All three: the layer, the volume, the log.
+    ensure!(
+        (8 * MIB..9 * MIB).contains(&number(&writes["rootfs"]["usedBytes"]))
+            && number(&writes["rootfs"]["inodesUsed"]) > 0,
+        "{writes}"
+    );
+    ensure!((MIB..3 * MIB).contains(&number(&writes["logs"]["usedBytes"])), "{writes}");
+    let left = number(&writes["memory"]["availableBytes"]);
+    ensure!(left + number(&writes["memory"]["workingSetBytes"]) == 64 * MIB, "{writes}");
+    ensure!(
+        spins["memory"].get("availableBytes").is_none(),
+        "without a limit there is nothing left of it: {spins}"
+    );
+    let volumes = busy["volume"].as_array().context("no volumes")?;
+    let names: Vec<_> = volumes.iter().filter_map(|volume| volume["name"].as_str()).collect();
+    ensure!(names == ["scratch", "memory"], "those that count come first: {volumes:?}");
+    ensure!((4 * MIB..5 * MIB).contains(&number(&volumes[0]["usedBytes"])), "{volumes:?}");
+    ensure!(volumes[1]["capacityBytes"] == MIB, "{volumes:?}");
+    let sum = number(&busy["ephemeral-storage"]["usedBytes"]);
+    ensure!((13 * MIB..18 * MIB).contains(&sum), "memory is no disk: {busy}");
+    ensure!(busy["network"]["name"] == "eth0" && busy["network"]["rxBytes"].is_u64(), "{busy}");
+    ensure!(number(&busy["process_stats"]["process_count"]) >= 2, "{busy}");
+    Ok(())
+}
+
+/// What the node is told to use, and the pod that has its network.
+fn check_machine(whole: &Value, node: &Node) -> Result<()> {
+    let machine = &whole["node"];
+    ensure!(machine["nodeName"] == *node.name(), "{machine}");
+    for part in ["cpu", "memory", "io", "network", "fs", "swap", "rlimit"] {
+        ensure!(machine[part]["time"].is_string(), "no {part}: {machine}");
+    }
+    ensure!(number(&machine["fs"]["capacityBytes"]) > number(&machine["fs"]["usedBytes"]), "{machine}");
+    ensure!(number(&machine["runtime"]["imageFs"]["usedBytes"]) > 0, "{machine}");
+    ensure!(
+        machine["systemContainers"].as_array().is_some_and(|all| all.iter().any(|it| it["name"] == "pods")),
+        "{machine}"
+    );
+    let host = pod(whole, node, "host")?;
+    ensure!(host["network"].is_object(), "{host}");
+    ensure!(
+        host["network"]["interfaces"] == machine["network"]["interfaces"]
+            || host["network"]["time"] != machine["network"]["time"],
+        "{host}"
+    );
+    Ok(())
 }
 
 fn number(value: &Value) -> u64 {
@@ -50,66 +114,8 @@ fn told(flavor: Flavor) -> Result<()> {
         &manifest("host", json!({"hostNetwork": true, "containers": [shell("c", "sleep 1000000")]})),
     )?;
     let uid = running(&node, "busy")?.uid().to_owned();
-    // All three: the layer, the volume, the log.
-    let has_all = |pod: &Value| {
-        let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let Some(writes) = containers.iter().find(|it| it["name"] == "writes") else { return false };
-        containers.len() == 2
-            && containers.iter().all(|it| it["cpu"]["usageNanoCores"].is_u64())
-            && number(&writes["rootfs"]["usedBytes"]) >= 8 * MIB
-            && number(&writes["logs"]["usedBytes"]) >= MIB
-            && pod["volume"].as_array().is_some_and(|all| {
-                all.iter().any(|it| it["name"] == "scratch" && number(&it["usedBytes"]) >= 4 * MIB)
-            })
-            && number(&pod["ephemeral-storage"]["usedBytes"]) >= 13 * MIB
-    };
-    let busy = pod(&node, "busy", has_all, "what a pod wrote")?;
-    ensure!(busy["podRef"]["uid"] == *uid && busy["podRef"]["namespace"] == "default", "{busy}");
-    let of = |name: &str| {
-        busy["containers"].as_array().and_then(|all| all.iter().find(|it| it["name"] == *name)).cloned()
-    };
-    let (writes, spins) = (of("writes").context("writes")?, of("spins").context("spins")?);
-    // A loaded machine gives it less than a core, never more than one; when it was read is known to some tenths of a second.
-    let rate = number(&spins["cpu"]["usageNanoCores"]);
-    ensure!((10_000_000..1_500_000_000).contains(&rate), "{spins}");
-    ensure!(
-        number(&writes["rootfs"]["usedBytes"]) < 9 * MIB && number(&writes["rootfs"]["inodesUsed"]) > 0,
-        "{writes}"
-    );
-    ensure!(number(&writes["logs"]["usedBytes"]) < 3 * MIB, "{writes}");
-    let left = number(&writes["memory"]["availableBytes"]);
-    ensure!(left + number(&writes["memory"]["workingSetBytes"]) == 64 * MIB, "{writes}");
-    ensure!(
-        spins["memory"].get("availableBytes").is_none(),
-        "without a limit there is nothing left of it: {spins}"
-    );
-    let volumes = busy["volume"].as_array().context("no volumes")?;
-    let names: Vec<_> = volumes.iter().filter_map(|volume| volume["name"].as_str()).collect();
-    ensure!(names == ["scratch", "memory"], "those that count come first: {volumes:?}");
-    ensure!((4 * MIB..5 * MIB).contains(&number(&volumes[0]["usedBytes"])), "{volumes:?}");
-    ensure!(volumes[1]["capacityBytes"] == MIB, "{volumes:?}");
-    ensure!(number(&busy["ephemeral-storage"]["usedBytes"]) < 18 * MIB, "memory is no disk: {busy}");
-    ensure!(busy["network"]["name"] == "eth0" && busy["network"]["rxBytes"].is_u64(), "{busy}");
-    ensure!(number(&busy["process_stats"]["process_count"]) >= 2, "{busy}");
-
-    let whole = summary(&node, "")?;
-    let machine = &whole["node"];
-    ensure!(machine["nodeName"] == *node.name(), "{machine}");
-    for part in ["cpu", "memory", "io", "network", "fs", "swap", "rlimit"] {
-        ensure!(machine[part]["time"].is_string(), "no {part}: {machine}");
-    }
-    ensure!(number(&machine["fs"]["capacityBytes"]) > number(&machine["fs"]["usedBytes"]), "{machine}");
-    ensure!(number(&machine["runtime"]["imageFs"]["usedBytes"]) > 0, "{machine}");
-    ensure!(
-        machine["systemContainers"].as_array().is_some_and(|all| all.iter().any(|it| it["name"] == "pods")),
-        "{machine}"
-    );
-    let host = pod(&node, "host", |pod| pod["network"].is_object(), "the host's network")?;
-    ensure!(
-        host["network"]["interfaces"] == machine["network"]["interfaces"]
-            || host["network"]["time"] != machine["network"]["time"],
-        "{host}"
-    );
+    wait_summary(&node, "what a pod wrote", |found| check_busy(pod(found, &node, "busy")?, &uid))?;
+    wait_summary(&node, "what the node uses", |found| check_machine(found, &node))?;
 
     let short = summary(&node, "/?only_cpu_and_memory=true")?;
     ensure!(short["node"].get("fs").is_none() && short["node"]["cpu"].is_object(), "{short}");

@@ -3,7 +3,8 @@
 use std::{fs, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use mainstay_testkit::{Containerd, Flavor, Http, Node};
+use mainstay_e2e::SOON;
+use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
 use rustls::{
     ClientConfig, NamedGroup, RootCertStore, SupportedProtocolVersion,
     crypto::ring,
@@ -44,8 +45,19 @@ impl Client {
         Ok(Http::Tls(node.secure(), Arc::new(config)))
     }
 
-    fn is_served(&self, node: &Node) -> Result<bool> {
-        Ok(self.of(node)?.get("/healthz").is_ok_and(|answer| answer.status == 200))
+    /// Waits until it is served: a node that answers need not be healthy yet.
+    fn served(&self, node: &Node) -> Result<()> {
+        wait_until(SOON, "an answer on the secure port", || {
+            match self.of(node).and_then(|http| http.get("/healthz")) {
+                Ok(answer) if answer.status == 200 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
+    /// Whether it is turned away by a node that serves others.
+    fn is_refused(&self, node: &Node) -> Result<bool> {
+        Ok(self.of(node)?.get("/healthz").is_err())
     }
 }
 
@@ -57,24 +69,22 @@ fn versions_suites_and_curves_are_those_of_the_configuration() -> Result<()> {
     {
         let config = format!("{OPEN}tlsMinVersion: VersionTLS13\ntlsCurvePreferences: [24]\n");
         let node = Node::builder().containerd(&containerd).config(config).start()?;
-        ensure!(any().is_served(&node)?, "everything is offered");
-        ensure!(!old().is_served(&node)?, "1.2 is too old");
-        ensure!(Client { curve: Some(NamedGroup::secp384r1), ..any() }.is_served(&node)?);
+        any().served(&node).context("everything is offered")?;
+        ensure!(old().is_refused(&node)?, "1.2 is too old");
+        Client { curve: Some(NamedGroup::secp384r1), ..any() }.served(&node)?;
         ensure!(
-            !Client { curve: Some(NamedGroup::X25519), ..any() }.is_served(&node)?,
+            Client { curve: Some(NamedGroup::X25519), ..any() }.is_refused(&node)?,
             "not among the curves"
         );
     }
     let config = format!("{OPEN}tlsCipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n");
     let node = Node::builder().containerd(&containerd).config(config).start()?;
-    ensure!(old().is_served(&node)?, "1.2 is good enough where nothing is said");
-    ensure!(Client { suite: Some("AES_128_GCM"), ..old() }.is_served(&node)?);
-    ensure!(!Client { suite: Some("AES_256_GCM"), ..old() }.is_served(&node)?, "not among the suites");
-    ensure!(
-        Client { suite: Some("TLS13_AES_256_GCM"), version: Some(&TLS13), ..any() }.is_served(&node)?,
-        "1.3 has its own"
-    );
-    Ok(())
+    old().served(&node).context("1.2 is good enough where nothing is said")?;
+    Client { suite: Some("AES_128_GCM"), ..old() }.served(&node)?;
+    ensure!(Client { suite: Some("AES_256_GCM"), ..old() }.is_refused(&node)?, "not among the suites");
+    Client { suite: Some("TLS13_AES_256_GCM"), version: Some(&TLS13), ..any() }
+        .served(&node)
+        .context("1.3 has its own")
 }
 
 #[test]
@@ -83,15 +93,17 @@ fn a_certificate_of_its_own_making_is_kept_until_the_node_is_called_otherwise() 
     let read =
         |node: &Node| fs::read_to_string(node.root().join("pki/kubelet.crt")).context("no certificate");
     let mut node = Node::builder().containerd(&containerd).config(OPEN).name("before").start()?;
+    Client::default().served(&node).context("good for 127.0.0.1")?;
     let first = read(&node)?;
-    ensure!(Client::default().is_served(&node)?, "good for 127.0.0.1");
     node.sigterm()?;
     node.start_again()?;
+    Client::default().served(&node)?;
     ensure!(read(&node)? == first, "a restart is no reason for a new one");
     node.sigterm()?;
     let root = node.root().to_owned();
     let node = Node::builder().containerd(&containerd).config(OPEN).name("after").root(root).start()?;
-    ensure!(read(&node)? != first, "the node has another name");
-    ensure!(Client::default().is_served(&node)?, "and the new one is shown");
-    Ok(())
+    Client::default().served(&node)?;
+    let second = read(&node)?;
+    ensure!(second != first, "the node has another name");
+    Client::default().served(&node).context("and the new one is shown")
 }

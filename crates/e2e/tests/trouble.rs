@@ -35,8 +35,10 @@ fn without_a_pod_network_pods_wait_and_say_so_and_doctor_says_what_to_do() -> Re
 
     world.put("web", json!({ "containers": [idle("c")] }))?;
     let said = "network is not ready: container runtime network not ready: ";
-    let waits = world.wait("web", "it to say why it waits", |pod| pod.waiting_message("c").contains(said))?;
-    ensure!(waits.waits("c") == "ContainerCreating" && waits.phase() == "Pending", "{waits:?}");
+    let waits = world.wait("web", "it to say why it waits", |pod| {
+        let waits = pod.waits("c") == "ContainerCreating" && pod.phase() == "Pending";
+        waits && pod.waiting_message("c").contains(said)
+    })?;
     let event = world.event("web", "NetworkNotReady", said)?;
     ensure!(event.kind == "Warning", "{event:?}");
     world.put("host", json!({ "hostNetwork": true, "containers": [idle("c")] }))?;

@@ -128,9 +128,11 @@ fn pods_apart_have_ranges_of_ids_that_outlive_a_restart_and_are_given_back() {
     let after = world.running("one").unwrap();
     assert_eq!((after.id("c"), after.restarts("c")), (seen.id("c"), 0));
     // A container that is made now has the users of its pod.
-    world.exec(&after, "again", "touch /e/go").unwrap();
+    world.touch(&after, "again", "/e/go").unwrap();
     let restarted = world
-        .wait("one", "its next container", |pod| pod.restarts("again") == 1 && pod.is_true("Ready"))
+        .wait("one", "its next container", |pod| {
+            pod.restarts("again") == 1 && pod.runs("again") && pod.is_true("Ready")
+        })
         .unwrap();
     assert_eq!(first_id(&world, "one", "again"), one);
     assert_eq!(on_the_node(&world, &restarted, "again"), (one, one));

@@ -149,13 +149,17 @@ fn a_pod_waits_for_what_is_missing_and_runs_once_it_appears() {
         .unwrap();
     world.put("fine", one_volume(json!({ "emptyDir": {} }))).unwrap();
     let text = r#"configmap "later" not found in namespace "default"; create it (without an API server: put its manifest beside the pod's), or set optional: true"#;
-    let seen = world.wait("waits", "a message", |pod| !pod.waiting_message("c").is_empty()).unwrap();
-    assert_eq!((seen.phase(), seen.waits("c")), ("Pending", "ContainerCreating"));
-    assert_eq!(seen.waiting_message("c"), format!("volume \"v\": {text}"));
+    let message = format!("volume \"v\": {text}");
+    let seen = world
+        .wait("waits", &message, |pod| {
+            let said = (pod.phase(), pod.waits("c"), pod.waiting_message("c"));
+            said == ("Pending", "ContainerCreating", message.as_str())
+        })
+        .unwrap();
     assert!(!seen.is_true("PodReadyToStartContainers"), "nothing is made before the volumes are there");
-    let event = world.event("waits", "FailedMount", "").unwrap();
-    assert_eq!(event.kind, "Warning");
-    assert_eq!(event.message, format!("MountVolume.SetUp failed for volume \"v\" : {text}"));
+    let message = format!("MountVolume.SetUp failed for volume \"v\" : {text}");
+    let event = world.event("waits", "FailedMount", &message).unwrap();
+    assert_eq!((event.kind.as_str(), event.message), ("Warning", message));
     assert!(world.sandboxes_of(seen.uid()).unwrap().is_empty());
     world.running("fine").unwrap();
     world.event("key", "FailedMount", r#"secret "keys" not found"#).unwrap();
@@ -633,7 +637,11 @@ fn a_hundred_pods_with_five_volumes_each_leave_nothing_behind() {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         table.lines().filter(|line| line.contains(&root)).count()
     };
-    assert_eq!(mounted(), 400, "tmpfs for m, s and p, and a part of e, of each");
+    wait_until(SOON, "tmpfs for m, s and p, and a part of e, of each", || match mounted() {
+        400 => Ok(()),
+        other => Err(format!("{other} mounts")),
+    })
+    .unwrap();
     for name in &names {
         world.take_away(name).unwrap();
     }

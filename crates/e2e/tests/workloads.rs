@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 /// Where pods find what they need to speak to the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// The node goes first when both are dropped.
 struct Cluster {
-    plane: ControlPlane,
     node: Node,
+    plane: ControlPlane,
 }
 
 impl Cluster {
@@ -32,7 +33,7 @@ impl Cluster {
             .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
             .start()
             .unwrap();
-        Self { plane, node }
+        Self { node, plane }
     }
 
     /// What kubectl says; `Err` if it failed.
@@ -50,23 +51,38 @@ impl Cluster {
         self.try_kubectl(args).unwrap()
     }
 
+    /// Has kubectl apply an object, as soon as an API server that is new itself can say what such objects are like.
     fn apply(&self, object: &Value) {
-        let mut kubectl = self.plane.kubectl(&["apply", "-f", "-"]).unwrap();
-        let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success(), "{object}");
+        wait_until(PATIENCE, "kubectl apply", || {
+            let mut kubectl = self.plane.kubectl(&["apply", "-f", "-"]).unwrap();
+            let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+            // One that has ended without reading says by its code that it failed.
+            child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).ok();
+            let status = child.wait().unwrap();
+            if status.success() { Ok(()) } else { Err(format!("{status}: {object}")) }
+        })
+        .unwrap();
     }
 
-    fn pods(&self, selector: &str) -> Vec<Value> {
-        let list: Value =
-            serde_json::from_str(&self.kubectl(&["get", "pods", "-l", selector, "-o", "json"])).unwrap();
-        list["items"].as_array().cloned().unwrap_or_default()
+    fn pods(&self, selector: &str) -> Result<Vec<Value>, String> {
+        let text = self.try_kubectl(&["get", "pods", "-l", selector, "-o", "json"])?;
+        let list: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Waits until kubectl says so.
+    fn says(&self, args: &[&str], wanted: &str) {
+        wait_until(PATIENCE, &format!("kubectl {args:?} to say {wanted:?}"), || {
+            let said = self.try_kubectl(args)?;
+            if said == wanted { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
     }
 
     /// Waits until so many pods of a label are Ready in a version, and there are no others.
     fn ready(&self, selector: &str, count: usize, version: &str) -> Vec<Value> {
         wait_until(PATIENCE * 2, &format!("{count} pods of {selector}, version {version}"), || {
-            let pods = self.pods(selector);
+            let pods = self.pods(selector)?;
             let fit = pods.iter().filter(|pod| is_ready(pod) && env(pod) == version).count();
             if fit == count && pods.len() == count {
                 return Ok(pods);
@@ -96,7 +112,7 @@ fn template(app: &str, version: &str) -> Value {
         idle("c"),
         json!({
             "env": [{ "name": "VERSION", "value": version }],
-            "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1 },
+            "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1, "timeoutSeconds": 30 },
         }),
     );
     json!({
@@ -114,6 +130,11 @@ fn deployment(replicas: u32, version: &str) -> Value {
             "template": template("web", version),
         },
     })
+}
+
+/// How long kubectl waits for what it is told to wait for.
+fn timeout() -> String {
+    format!("--timeout={}s", patient(Duration::from_secs(300)).as_secs())
 }
 
 fn restarts(pods: &[Value]) -> u64 {
@@ -148,9 +169,9 @@ fn deployments_roll_also_while_mainstay_is_killed() {
     cluster.node.start_again().unwrap();
     let after = cluster.ready("app=web", 3, "2");
     assert_eq!(ids(&after), ids(&rolled));
-    cluster.kubectl(&["delete", "deployment/web", "--wait=true", "--timeout=90s"]);
+    cluster.kubectl(&["delete", "deployment/web", "--wait=true", &timeout()]);
     wait_until(PATIENCE * 2, "the pods to be gone", || {
-        let left = cluster.pods("app=web");
+        let left = cluster.pods("app=web")?;
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .unwrap();
@@ -183,6 +204,9 @@ fn kubectl_works_as_with_any_node() {
     let mut agent = template("agent", "1");
     let container = &mut agent["spec"]["containers"][0];
     container["command"] = json!(["/bin/sh", "-c", serve]);
+    // Ready is who serves.
+    container["readinessProbe"]["exec"]["command"] =
+        json!(["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8080/"]);
     cluster.apply(&json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
         "spec": { "selector": { "matchLabels": { "app": "agent" } }, "template": agent },
@@ -193,11 +217,10 @@ fn kubectl_works_as_with_any_node() {
     }));
     let agents = cluster.ready("app=agent", 1, "1");
     let name = agents[0]["metadata"]["name"].as_str().unwrap();
-    cluster.kubectl(&["wait", "--for=condition=complete", "job/once", "--timeout=90s"]);
-    let job_log = cluster.kubectl(&["logs", "job/once"]);
-    assert_eq!(job_log, "done\n");
+    cluster.kubectl(&["wait", "--for=condition=complete", "job/once", &timeout()]);
+    cluster.says(&["logs", "job/once"], "done\n");
 
-    assert_eq!(cluster.kubectl(&["logs", name]), "hello from 1\n");
+    cluster.says(&["logs", name], "hello from 1\n");
     assert_eq!(cluster.kubectl(&["exec", name, "--", "sh", "-c", "echo $VERSION"]), "1\n");
     let failed = cluster.try_kubectl(&["exec", name, "--", "sh", "-c", "exit 4"]).unwrap_err();
     assert!(failed.contains("exit code 4"), "{failed}");
@@ -283,8 +306,7 @@ fn a_stateful_set_behind_a_service_is_drained() {
     .unwrap();
 
     // A drain ends them and keeps others away until the node is open again.
-    let patience = format!("--timeout={}s", patient(Duration::from_secs(120)).as_secs());
-    cluster.kubectl(&["drain", "node", "--ignore-daemonsets", "--force", &patience]);
+    cluster.kubectl(&["drain", "node", "--ignore-daemonsets", "--force", &timeout()]);
     let nodes = cluster.kubectl(&["get", "nodes"]);
     assert!(nodes.contains("SchedulingDisabled"), "{nodes}");
     wait_until(PATIENCE * 2, "nothing to run there", || {

@@ -332,7 +332,7 @@ mod tests {
         );
         let error = remove_dir_all_one_fs(&tmpfs).unwrap_err();
         assert!(matches!(error, RemoveError::Mounted { .. }));
-        unmount(&tmpfs, UnmountFlags::empty()).unwrap();
+        unmount(&tmpfs, UnmountFlags::DETACH).unwrap();
 
         // A bind mount has the device of the tree: the descent itself, without the look at the table, must stop there too.
         mount_bind(&data, &bind).expect(ROOT);
@@ -342,7 +342,7 @@ mod tests {
         let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree).unwrap().remove_contents();
         assert!(matches!(descent, Err(RemoveError::Mounted { mount_point, .. }) if mount_point == bind));
         assert!(data.join("precious").is_file());
-        unmount(&bind, UnmountFlags::empty()).unwrap();
+        unmount(&bind, UnmountFlags::DETACH).unwrap();
 
         // A file mounted over a file.
         fs::create_dir_all(&tree).unwrap();
@@ -352,7 +352,7 @@ mod tests {
         mounted.0.push(file.clone());
         let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree).unwrap().remove_contents();
         assert!(matches!(descent, Err(RemoveError::Mounted { mount_point, .. }) if mount_point == file));
-        unmount(&file, UnmountFlags::empty()).unwrap();
+        unmount(&file, UnmountFlags::DETACH).unwrap();
         remove_dir_all_one_fs(&tree).unwrap();
         assert!(data.join("precious").is_file());
     }

@@ -248,6 +248,33 @@ fn observed_with(container: ObservedContainer) -> ObservedPod {
     }
 }
 
+#[test]
+fn a_pod_that_was_started_over_unseen_says_so() {
+    let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]);
+    for (row, rules, count, expected) in [
+        ("started over", &rule, 1, Some("RestartingAllContainers")),
+        ("no such rule", &json!([]), 1, None),
+        ("the same count: another list was looked at", &rule, 0, None),
+    ] {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
+            "spec": {"containers": [{"name": "a", "image": "i", "restartPolicyRules": rules}]},
+        }))
+        .unwrap();
+        let observed = observed_with(ObservedContainer { restart_count: count, ..running_container() });
+        let before = json!({"name": "a", "image": "i", "imageID": "", "restartCount": 0, "ready": true,
+            "state": {"running": {}}, "containerID": "containerd://c0"});
+        let before =
+            serde_json::from_value(json!({"phase": "Running", "containerStatuses": [before]})).unwrap();
+        let said = (&outcome(&pod, false), Some(&before));
+        let status = told(&pod, Some(&observed), said, &PodProbes::default(), false);
+        let last = status.container_statuses.unwrap()[0].last_state.clone().unwrap().terminated;
+        assert_eq!(last.as_ref().and_then(|end| end.reason.as_deref()), expected, "{row}");
+        let id = last.and_then(|end| end.container_id);
+        assert_eq!(id.as_deref(), expected.map(|_| "containerd://c0"), "{row}");
+    }
+}
+
 /// Started and ready of a running container with a startup and a readiness probe, after these verdicts, when `before`
 /// is what was said last (of instance `c1` or another).
 fn probed(verdicts: ContainerProbes, before: Option<(&str, bool, bool)>) -> (bool, bool) {

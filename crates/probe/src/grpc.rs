@@ -204,15 +204,18 @@ mod tests {
     async fn nobody_there() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let deadline = Duration::from_secs(3);
         // It accepts connections in the backlog but never speaks.
+        let deadline = Duration::from_secs(6);
         let silent = attempt("127.0.0.1", port, "", deadline).await;
-        assert_eq!(silent, Answer::Failure("timeout: health rpc did not complete within 3s".into()));
-        drop(listener);
+        assert_eq!(silent, Answer::Failure("timeout: health rpc did not complete within 6s".into()));
+        // One on which nobody listens, and which nobody else can be given.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let port = held.local_addr().unwrap().port();
         let Answer::Failure(text) = attempt("127.0.0.1", port, "", deadline).await else {
             panic!("no failure")
         };
-        let start = format!("timeout: failed to connect service \"127.0.0.1:{port}\" within 3s: ");
+        let start = format!("timeout: failed to connect service \"127.0.0.1:{port}\" within 6s: ");
         assert!(text.starts_with(&start) && text.contains("refused"), "{text}");
     }
 }

@@ -32,7 +32,10 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let deadline = Duration::from_secs(60);
         assert_eq!(attempt("127.0.0.1", port, deadline).await, Answer::Success);
-        drop(listener);
+        // One on which nobody listens, and which nobody else can be given.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let port = held.local_addr().unwrap().port();
         let text = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
         assert_eq!(attempt("127.0.0.1", port, deadline).await, Answer::Failure(text));
     }

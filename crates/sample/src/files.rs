@@ -140,12 +140,21 @@ mod tests {
     fn files_that_the_kernel_makes_piece_by_piece_are_read_whole() {
         let (proc, mut buffer) =
             (Directory::open(format!("/proc/{}", std::process::id()).as_ref()).unwrap(), vec![0; 1 << 16]);
-        let found = proc.read("smaps", &mut buffer).unwrap();
-        assert!(found.len() > 4096, "one piece: {}", found.len());
-        let last = found.rsplit(|byte| *byte == b'\n').nth(1).unwrap_or_default();
-        assert!(last.starts_with(b"VmFlags"), "the end: {:?}", String::from_utf8_lossy(last));
-        let lines = found.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"VmFlags")).count();
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
-        assert!(lines.abs_diff(maps) <= 2, "{lines} of {maps}");
+        let mut rounds = 0;
+        loop {
+            let found = proc.read("smaps", &mut buffer).unwrap();
+            assert!(found.len() > 4096, "one piece: {}", found.len());
+            let last = found.rsplit(|byte| *byte == b'\n').nth(1).unwrap_or_default();
+            assert!(last.starts_with(b"VmFlags"), "the end: {:?}", String::from_utf8_lossy(last));
+            let lines =
+                found.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"VmFlags")).count();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+            if lines.abs_diff(maps) <= 2 {
+                break;
+            }
+            // Threads of other tests come and go, and memory with them; one that reads too little always does.
+            rounds += 1;
+            assert!(rounds < 100, "{lines} of {maps}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
@@ -25,10 +26,10 @@ pub(crate) enum Body {
     Produced(Produced),
 }
 
-/// A producer and the short channel it fills. It runs only while the connection asks for more, and is dropped with it.
+/// A producer and what it fills. It runs only while the connection asks for more, and is dropped with it.
 pub(crate) struct Produced {
     producer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    pieces: mpsc::Receiver<Bytes>,
+    pieces: Pieces,
     // A piece that was looked at before the response began.
     first: Option<Bytes>,
     // Counts the request as being answered until the body is gone.
@@ -37,7 +38,47 @@ pub(crate) struct Produced {
     busy: Option<Busy>,
 }
 
+enum Pieces {
+    Channel(mpsc::Receiver<Bytes>),
+    Slot(Arc<Slot>),
+}
+
+/// Room for one piece, between a body and a producer that nobody else runs: a thousand watches have no need of a channel
+/// each, which can wake others and has room for many.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(Mutex<Option<Bytes>>);
+
+impl Slot {
+    /// Puts a piece in, once there is room. Nobody is woken when there is: the body takes the piece out before it runs the
+    /// producer again.
+    pub(crate) async fn put(&self, piece: Bytes) {
+        let mut piece = Some(piece);
+        std::future::poll_fn(|_| {
+            let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.is_some() {
+                return Poll::Pending;
+            }
+            *held = piece.take();
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    fn take(&self) -> Option<Bytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 impl Body {
+    /// A body of what `tell` puts into the slot, for as long as it tells. It must do so itself, not from another task.
+    pub(crate) fn told<F>(tell: impl FnOnce(Arc<Slot>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let slot = Arc::<Slot>::default();
+        Self::Produced(Produced::of(Box::pin(tell(Arc::clone(&slot))), Pieces::Slot(slot)))
+    }
+
     /// A body that `produce` makes, piece by piece; it ends when the future does.
     pub(crate) fn produced<F>(produce: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
     where
@@ -68,7 +109,11 @@ impl Produced {
         F: Future<Output = ()> + Send + 'static,
     {
         let (sink, pieces) = mpsc::channel(AHEAD);
-        Self { producer: Some(Box::pin(produce(sink))), pieces, first: None, counted: None, busy: None }
+        Self::of(Box::pin(produce(sink)), Pieces::Channel(pieces))
+    }
+
+    fn of(producer: Pin<Box<dyn Future<Output = ()> + Send>>, pieces: Pieces) -> Self {
+        Self { producer: Some(producer), pieces, first: None, counted: None, busy: None }
     }
 
     /// Waits for the first piece (or the end) without taking it out of the body. Cancel safe.
@@ -83,16 +128,27 @@ impl Produced {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(first));
         }
-        if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
+        if let Poll::Ready(piece) = self.poll_made(cx) {
             return Poll::Ready(piece);
         }
         if let Some(producer) = &mut self.producer
             && producer.as_mut().poll(cx).is_ready()
         {
-            // Drops the sending end as well, so that the channel ends after what is still in it.
+            // A channel's sending end goes with it, so that it ends after what is still in it.
             self.producer = None;
         }
-        self.pieces.poll_recv(cx)
+        self.poll_made(cx)
+    }
+
+    /// A piece that is there, or the end.
+    fn poll_made(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match &mut self.pieces {
+            Pieces::Channel(pieces) => pieces.poll_recv(cx),
+            Pieces::Slot(slot) => match slot.take() {
+                None if self.producer.is_some() => Poll::Pending,
+                piece => Poll::Ready(piece),
+            },
+        }
     }
 }
 

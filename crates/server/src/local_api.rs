@@ -11,11 +11,10 @@ use mainstay_types::{
     RuntimeHealth, VERSION,
 };
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use crate::{
     answer::{self, Answer},
-    body::Body,
+    body::{Body, Slot},
     request::{Query, quoted},
     route::App,
     watch::BOOKMARK_PERIOD,
@@ -82,37 +81,29 @@ pub(crate) fn events(app: &App, query: &Query<'_>) -> Answer {
         return json(&Events { newest, items: &items });
     }
     let shutdown = app.shutdown.clone();
-    answer::json_stream(Body::produced(|sink| async move {
-        shutdown.run_until_signalled(watch_events(reader, after, filter, sink)).await;
+    answer::json_stream(Body::told(|slot| async move {
+        shutdown.run_until_signalled(watch_events(reader, after, filter, &slot)).await;
     }))
 }
 
 /// Tells the events after `seen`, then those that come. The store is bounded and asked again for each batch, so a slow
 /// client misses what the store has dropped meanwhile.
-async fn watch_events(reader: EventReader, mut seen: u64, filter: EventFilter, sink: mpsc::Sender<Bytes>) {
+async fn watch_events(reader: EventReader, mut seen: u64, filter: EventFilter, slot: &Slot) {
     let mut told_initial = false;
     loop {
         let newest = reader.newest();
         for record in reader.since(seen, &filter) {
             seen = seen.max(record.sequence);
-            if sink.send(event_line(&record)).await.is_err() {
-                return;
-            }
+            slot.put(event_line(&record)).await;
         }
         seen = seen.max(newest);
         if !told_initial {
             told_initial = true;
-            if sink.send(event_bookmark(seen)).await.is_err() {
-                return;
-            }
+            slot.put(event_bookmark(seen)).await;
         }
         match tokio::time::timeout(BOOKMARK_PERIOD, reader.wait_past(seen)).await {
             Ok(_) => tokio::time::sleep(GATHER).await,
-            Err(_) => {
-                if sink.send(event_bookmark(seen)).await.is_err() {
-                    return;
-                }
-            }
+            Err(_) => slot.put(event_bookmark(seen)).await,
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mainstay_types::{NodeSnapshot, NodeView};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::{
     answer::{self, Answer},
-    body::Body,
+    body::{Body, Slot},
     call::Call,
     route::App,
     watch::{BOOKMARK_PERIOD, event},
@@ -22,17 +21,13 @@ pub(crate) fn serve(app: &App, call: &Call<'_>) -> Answer {
         return app.node.get(view.version, || view.json.clone()).answer(call.headers);
     }
     let (snapshots, shutdown, base) = (app.state.snapshot.clone(), app.shutdown.clone(), app.version_base());
-    answer::json_stream(Body::produced(|sink| async move {
-        shutdown.run_until_signalled(tell(snapshots, base, sink)).await;
+    answer::json_stream(Body::told(|slot| async move {
+        shutdown.run_until_signalled(tell(snapshots, base, &slot)).await;
     }))
 }
 
 /// Tells the node as it is, then each change; a client that is slow skips to the newest.
-async fn tell(
-    mut snapshots: watch::Receiver<Option<Arc<NodeSnapshot>>>,
-    base: u64,
-    sink: mpsc::Sender<Bytes>,
-) {
+async fn tell(mut snapshots: watch::Receiver<Option<Arc<NodeSnapshot>>>, base: u64, slot: &Slot) {
     let mut told: Option<Arc<NodeView>> = None;
     loop {
         let newest = snapshots.borrow_and_update().as_ref().and_then(|snapshot| snapshot.node.clone());
@@ -40,10 +35,7 @@ async fn tell(
             newest.filter(|newest| told.as_ref().is_none_or(|told| told.version != newest.version))
         {
             let kind = if told.is_none() { "ADDED" } else { "MODIFIED" };
-            if sink.send(event(kind, newest.json.strip_suffix(b"\n").unwrap_or(&newest.json))).await.is_err()
-            {
-                return;
-            }
+            slot.put(event(kind, newest.json.strip_suffix(b"\n").unwrap_or(&newest.json))).await;
             told = Some(newest);
         }
         // Cancel safe: `changed` only marks the value as seen, and it is read right after.
@@ -58,9 +50,7 @@ async fn tell(
                 let line = format!(
                     "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Node\",\"apiVersion\":\"v1\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"spec\":{{}},\"status\":{{}}}}}}\n"
                 );
-                if sink.send(line.into()).await.is_err() {
-                    return;
-                }
+                slot.put(line.into()).await;
             }
         }
     }

@@ -57,8 +57,8 @@ fn watch(app: &Arc<App>, snapshot: Arc<NodeSnapshot>, selection: Selection, quer
     };
     let (snapshots, shutdown) = (app.state.snapshot.clone(), app.shutdown.clone());
     let app = Arc::clone(app);
-    answer::json_stream(Body::produced(|sink| async move {
-        shutdown.run_until_signalled(watch.run(&app.feed, snapshots, sink)).await;
+    answer::json_stream(Body::told(|slot| async move {
+        shutdown.run_until_signalled(watch.run(&app.feed, snapshots, &slot)).await;
     }))
 }
 

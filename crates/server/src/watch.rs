@@ -14,9 +14,9 @@ use std::{
 
 use bytes::Bytes;
 use mainstay_types::{FullName, NodeSnapshot, PodUid, PodView};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::selector::Selection;
+use crate::{body::Slot, selector::Selection};
 
 /// How often a watch that has nothing to tell says so, which is also how a client that is gone is noticed.
 pub(crate) const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -38,8 +38,8 @@ pub(crate) struct Feed {
 struct Shared {
     /// The newest steps that were made.
     steps: VecDeque<Arc<Step>>,
-    /// The lines by which watchers of everything begin, of the newest snapshot that somebody began with; gone when all have
-    /// been told.
+    /// The lines by which watchers of everything begin, of the newest snapshot that somebody began with. They are kept by
+    /// those who began with them, until something changes.
     initial: Option<(u64, Weak<[Bytes]>)>,
     marks: VecDeque<(u64, Selection, Arc<Mark>)>,
 }
@@ -158,24 +158,21 @@ impl Feed {
 }
 
 impl Watch {
-    /// Tells until the client or the snapshots end.
+    /// Tells until the snapshots end.
     pub(crate) async fn run(
         mut self,
         feed: &Feed,
         mut snapshots: watch::Receiver<Option<Arc<NodeSnapshot>>>,
-        sink: mpsc::Sender<Bytes>,
+        slot: &Slot,
     ) {
-        if self.tell_initial(feed, &sink).await.is_none() {
-            return;
-        }
+        let mut initial = self.tell_initial(feed, slot).await;
         loop {
             let newest = snapshots.borrow_and_update().clone().unwrap_or_else(|| Arc::clone(&self.snapshot));
             if newest.generation != self.snapshot.generation {
                 let step = feed.step(&self.snapshot, &newest);
                 self.snapshot = newest;
-                if self.tell(&step, &sink).await.is_none() {
-                    return;
-                }
+                drop(initial.take());
+                self.tell(&step, slot).await;
                 continue;
             }
             // Cancel safe: `changed` only marks the value as seen, and it is read right after.
@@ -186,30 +183,27 @@ impl Watch {
                     }
                 }
                 () = tokio::time::sleep(BOOKMARK_PERIOD) => {
-                    if self.bookmark(feed, &sink, false).await.is_none() {
-                        return;
-                    }
+                    drop(initial.take());
+                    self.bookmark(feed, slot, false).await;
                 }
             }
         }
     }
 
-    /// `None` when the client is gone.
-    async fn tell(&self, step: &Step, sink: &mpsc::Sender<Bytes>) -> Option<()> {
+    async fn tell(&self, step: &Step, slot: &Slot) {
         if self.selection.is_all() {
             for piece in &step.pieces {
-                sink.send(piece.clone()).await.ok()?;
+                slot.put(piece.clone()).await;
             }
-            return Some(());
+            return;
         }
         for line in step.changes.iter().filter_map(|change| change.line_for(&self.selection)) {
-            sink.send(line).await.ok()?;
+            slot.put(line).await;
         }
-        Some(())
     }
 
-    /// `None` when the client is gone.
-    async fn tell_initial(&mut self, feed: &Feed, sink: &mpsc::Sender<Bytes>) -> Option<()> {
+    /// Gives the lines that others can begin with as well.
+    async fn tell_initial(&mut self, feed: &Feed, slot: &Slot) -> Option<Arc<[Bytes]>> {
         let snapshot = Arc::clone(&self.snapshot);
         let since = match std::mem::replace(&mut self.initial, Initial::Everything) {
             Initial::Everything => None,
@@ -218,15 +212,16 @@ impl Watch {
         if since.is_none() && self.selection.is_all() {
             let lines = feed.initial(&snapshot);
             for line in lines.iter() {
-                sink.send(line.clone()).await.ok()?;
+                slot.put(line.clone()).await;
             }
-            return self.bookmark(feed, sink, true).await;
+            self.bookmark(feed, slot, true).await;
+            return Some(lines);
         }
         let known = |view: &PodView| since.as_ref().and_then(|mark| mark.get(&view.uid));
         let now: HashMap<&str, &Arc<PodView>> = snapshot.uids();
         for (uid, (name, _)) in since.iter().flat_map(|mark| mark.iter()) {
             if !now.get(uid.as_str()).is_some_and(|view| self.selection.matches(view)) {
-                sink.send(event("DELETED", &remains(uid, name))).await.ok()?;
+                slot.put(event("DELETED", &remains(uid, name))).await;
             }
         }
         for view in snapshot.pods.iter().filter(|view| self.selection.matches(view)) {
@@ -235,14 +230,15 @@ impl Watch {
                 Some((_, before)) if *before == hash(&view.json) => continue,
                 Some(_) => "MODIFIED",
             };
-            sink.send(event(kind, &view.json)).await.ok()?;
+            slot.put(event(kind, &view.json)).await;
         }
-        self.bookmark(feed, sink, since.is_none()).await
+        self.bookmark(feed, slot, since.is_none()).await;
+        None
     }
 
-    async fn bookmark(&self, feed: &Feed, sink: &mpsc::Sender<Bytes>, ends_initial: bool) -> Option<()> {
+    async fn bookmark(&self, feed: &Feed, slot: &Slot, ends_initial: bool) {
         feed.mark(&self.snapshot, &self.selection);
-        sink.send(bookmark(self.base + self.snapshot.generation, ends_initial)).await.ok()
+        slot.put(bookmark(self.base + self.snapshot.generation, ends_initial)).await;
     }
 }
 

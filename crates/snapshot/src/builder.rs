@@ -156,8 +156,9 @@ impl Builder {
         look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let desired = inputs.desired.borrow_and_update().clone();
-            let observed = inputs.observed.borrow_and_update().clone();
+            // In this order, so that nobody is shown by what was seen before it was decided on.
             let outcomes = inputs.outcomes.borrow_and_update().clone();
+            let observed = inputs.observed.borrow_and_update().clone();
             let probes = inputs.probes.borrow_and_update().clone();
             let addresses = inputs.addresses.borrow_and_update().clone();
             let moved = self.addresses != addresses;

@@ -3,6 +3,7 @@
 mod config;
 
 use crate::environment::in_test;
+use crate::instance::remove_directory;
 use crate::process::Process;
 use crate::slot::Slot;
 use crate::{CgroupDriver, Image, Instance, capture, network, paths, wait_until};
@@ -17,9 +18,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// All are generous, because machines are shared.
-const START_DEADLINE: Duration = Duration::from_secs(90);
-const STOP_DEADLINE: Duration = Duration::from_secs(20);
+const START_DEADLINE: Duration = Duration::from_secs(180);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
 const CALL_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a container may take to end after a messenger was lost in it.
+const END_DEADLINE: Duration = Duration::from_secs(60);
 /// Unix socket paths hold 107 bytes; the longest suffix that containerd adds is `.ttrpc`.
 const SOCKET_PATH_MAX: usize = 100;
 
@@ -103,7 +106,7 @@ impl ContainerdBuilder {
     /// Starts it and waits until its CRI service answers and its images are there.
     ///
     /// # Errors
-    /// When a program is missing, or it is not ready within a minute and a half; the message has the end of its log.
+    /// When a program is missing, or it is not ready within three minutes; the message has the end of its log.
     pub fn start(self) -> Result<Containerd> {
         let program = self.flavor.program("containerd")?;
         ensure!(rustix::process::geteuid().is_root(), "a private containerd needs root");
@@ -294,6 +297,26 @@ impl Containerd {
         capture(&mut command, CALL_DEADLINE)
     }
 
+    /// Makes a file in a running container, for a script that waits for it. The script may end with it, and takes the
+    /// messenger along before it can report: that is as good as its word.
+    ///
+    /// # Errors
+    /// When it cannot be made although the container goes on.
+    pub fn touch(&self, id: &str, path: &str) -> Result<()> {
+        let script = format!("touch {path}");
+        let Err(error) = self.crictl(&["exec", "--sync", id, "/bin/sh", "-c", &script]) else {
+            return Ok(());
+        };
+        let ends = wait_until(END_DEADLINE, "the end of the container", || {
+            let inspected = self.crictl(&["inspect", "--output", "json", id]);
+            match inspected {
+                Ok(text) if text.contains("\"CONTAINER_RUNNING\"") => Err("it runs".to_owned()),
+                _ => Ok(()),
+            }
+        });
+        ends.or(Err(error))
+    }
+
     /// Makes pulls from the registry `name` (`host` or `host:port`) go to `url`.
     ///
     /// # Errors
@@ -332,7 +355,7 @@ impl Containerd {
     /// Starts the daemon on the same directories, after [`Containerd::stop`] or [`Containerd::kill9`].
     ///
     /// # Errors
-    /// When it is not ready within a minute and a half.
+    /// When it is not ready within three minutes.
     pub fn start_again(&self) -> Result<()> {
         let mut child = lock(&self.child);
         ensure!(child.is_none(), "containerd is running already");
@@ -355,7 +378,7 @@ impl Containerd {
             }
             let log = fs::read(self.log_path()).unwrap_or_default();
             let log = String::from_utf8_lossy(log.get(log_start..).unwrap_or_default()).into_owned();
-            // The second line is written when the CRI service is ready to answer.
+            // The second line is written just before the CRI service answers.
             let booted = log.contains("containerd successfully booted");
             if booted && log.contains("Start streaming server") { Ok(Ok(())) } else { Err(tail(&log, 15)) }
         })?;
@@ -365,13 +388,19 @@ impl Containerd {
             let log = fs::read_to_string(self.log_path()).unwrap_or_default();
             bail!("containerd ended at its start ({status}):\n{}", tail(&log, 15));
         }
+        // Until it does, it refuses every call. `make run` does without crictl, and asks for nothing at once.
+        if paths::tool("crictl").is_ok() {
+            wait_until(START_DEADLINE, "an answer of the CRI service", || {
+                self.crictl(&["version"]).map(drop).map_err(|error| format!("{error:#}"))
+            })?;
+        }
         Ok(())
     }
 
     /// [`Containerd::stop`], then [`Containerd::start_again`].
     ///
     /// # Errors
-    /// When it is not ready within a minute and a half.
+    /// When it is not ready within three minutes.
     pub fn restart(&self) -> Result<()> {
         self.stop();
         self.start_again()
@@ -386,12 +415,7 @@ impl Containerd {
         self.instance.sweep_runtime()?;
         network::remove(&self.instance.network(), &self.instance.bridge(), self.dir())?;
         for volatile in ["state", "ipam"] {
-            match fs::remove_dir_all(self.dir().join(volatile)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("cannot empty {volatile}"));
-                }
-                _ => {}
-            }
+            remove_directory(&self.dir().join(volatile))?;
         }
         self.start_again()
     }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Two real servers take their time on a machine that is busy.
-const START_DEADLINE: Duration = Duration::from_secs(90);
+const START_DEADLINE: Duration = Duration::from_secs(240);
 
 const LOG_LINES: usize = 15;
 
@@ -109,6 +109,17 @@ impl ControlPlane {
         Ok(plane)
     }
 
+    /// The API server ends if it has to wait long for it.
+    fn wait_for_etcd(&self) -> Result<()> {
+        let http = Http::Tcp(self.etcd_address);
+        let healthy = wait_until(START_DEADLINE, "etcd to be healthy", || match http.get("/health") {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(answer.text()),
+            Err(error) => Err(format!("{error:#}")),
+        });
+        healthy.with_context(|| self.log_tail())
+    }
+
     /// Starts etcd again after [`ControlPlane::stop_etcd`], on the same address and data; does not wait for it.
     ///
     /// # Errors
@@ -158,6 +169,9 @@ impl ControlPlane {
     /// When it runs already, or does not answer.
     pub fn start_server(&mut self) -> Result<()> {
         ensure!(self.server.is_none(), "it runs already");
+        if self.etcd.is_some() {
+            self.wait_for_etcd()?;
+        }
         let file = |name: &str| self.dir.join(name).display().to_string();
         let mut args = vec![
             format!("--etcd-servers=http://{}", self.etcd_address),

@@ -11,8 +11,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What becomes of requests.
@@ -45,10 +45,16 @@ struct Shared {
     server: SocketAddr,
     inside: Arc<ClientConfig>,
     outside: Arc<ServerConfig>,
-    mood: Mutex<Mood>,
+    now: Mutex<Now>,
     open: OpenStreams,
-    spoiled: AtomicUsize,
     ended: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Now {
+    mood: Mood,
+    /// Requests that were not passed on in it.
+    spoiled: usize,
 }
 
 impl FlakyProxy {
@@ -78,9 +84,8 @@ impl FlakyProxy {
             server: plane.address(),
             inside,
             outside,
-            mood: Mutex::new(Mood::Fair),
+            now: Mutex::new(Now { mood: Mood::Fair, spoiled: 0 }),
             open: OpenStreams::default(),
-            spoiled: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         });
         let serving = shared.clone();
@@ -95,14 +100,13 @@ impl FlakyProxy {
 
     /// Changes what becomes of requests. Those under way, watches among them, are cut.
     pub fn set(&self, mood: Mood) {
-        *self.shared.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
-        self.shared.spoiled.store(0, Ordering::SeqCst);
+        *self.shared.now() = Now { mood, spoiled: 0 };
         self.shared.open.close_all();
     }
 
     /// How many requests have not been passed on since the last change.
     pub fn spoiled(&self) -> usize {
-        self.shared.spoiled.load(Ordering::SeqCst)
+        self.shared.now().spoiled
     }
 }
 
@@ -116,8 +120,16 @@ impl Drop for FlakyProxy {
 }
 
 impl Shared {
-    fn mood(&self) -> Mood {
-        *self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of a request, and whether it is passed on; it is counted if not.
+    fn judge(&self, is_watch: bool) -> (Mood, bool) {
+        let mut now = self.now();
+        let fair = now.mood == Mood::Fair || (now.mood == Mood::Expired && !is_watch);
+        now.spoiled += usize::from(!fair);
+        (now.mood, fair)
     }
 }
 
@@ -136,7 +148,7 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 /// One request for each connection: it is closed behind the answer.
 fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(300)))?;
-    shared.open.keep(&stream)?;
+    let _open = shared.open.keep(&stream)?;
     let session = ServerConnection::new(shared.outside.clone())?;
     let mut outside = BufReader::new(StreamOwned::new(session, stream));
     let mut head = String::new();
@@ -154,11 +166,7 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
     outside.read_exact(&mut body)?;
     let watch =
         head.lines().next().is_some_and(|line| line.contains("watch=true") || line.contains("watch=1"));
-    let mood = shared.mood();
-    let fair = mood == Mood::Fair || (mood == Mood::Expired && !watch);
-    if !fair {
-        shared.spoiled.fetch_add(1, Ordering::SeqCst);
-    }
+    let (mood, fair) = shared.judge(watch);
     let answer = |status: &str, more: &str, body: &str| {
         format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{more}content-length: {}\r\n\r\n{body}",
@@ -195,7 +203,7 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
         return Ok(outside.flush()?);
     }
     let stream = TcpStream::connect(shared.server)?;
-    shared.open.keep(&stream)?;
+    let _open = shared.open.keep(&stream)?;
     let name = ServerName::try_from("127.0.0.1").context("no name")?;
     let session = ClientConnection::new(shared.inside.clone(), name)?;
     let mut inside = StreamOwned::new(session, stream);

@@ -131,7 +131,7 @@ impl Image {
             return Ok(path);
         }
         let program = fs::read(&busybox).with_context(|| format!("cannot read {}", busybox.display()))?;
-        let applets = capture(Command::new(&busybox).arg("--list"), Duration::from_secs(10))?;
+        let applets = capture(Command::new(&busybox).arg("--list"), Duration::from_secs(60))?;
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         // Several tests may make the same image at once: each writes its own file and the last rename wins.
         let mut file = tempfile::NamedTempFile::new_in(&dir).context("cannot make a temporary file")?;

@@ -1,14 +1,18 @@
 //! What one private instance owns on the machine, and how all of it is found again and removed.
 
 use crate::process::Process;
-use crate::{cgroups, image, network, process};
+use crate::{cgroups, image, network, process, wait_until};
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a directory may take to become empty.
+const EMPTY_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Why an instance exists; part of the names of what it owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,25 +105,17 @@ impl Instance {
     /// a mount could delete what belongs to someone else.
     pub fn sweep(&self) -> Result<()> {
         self.sweep_runtime()?;
-        for link in self.container_log_links() {
-            fs::remove_file(&link).with_context(|| format!("cannot remove {}", link.display()))?;
-        }
+        self.container_log_links().iter().try_for_each(|link| remove_file(link))?;
         network::remove(&self.network(), &self.bridge(), &self.dir)?;
-        match fs::remove_dir_all(&self.dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", self.dir.display()))
-            }
-            _ => Ok(()),
-        }
+        remove_directory(&self.dir)
     }
 
     /// Ends everything that runs: processes, containers, cgroups and mounts. Files stay, as after a power cut.
     pub(crate) fn sweep_runtime(&self) -> Result<()> {
         let sockets = self.shim_sockets();
         process::kill_all_on(&self.dir);
-        for socket in sockets {
-            fs::remove_file(&socket).with_context(|| format!("cannot remove {}", socket.display()))?;
-        }
+        // A shim that was about to end took its socket along.
+        sockets.iter().try_for_each(|socket| remove_file(socket))?;
         for cgroup in self.container_cgroups().into_iter().chain(cgroups::find(&self.cgroup_name())) {
             cgroups::remove_tree(&cgroup).with_context(|| format!("cannot remove {}", cgroup.display()))?;
         }
@@ -207,6 +203,25 @@ impl Instance {
         sockets.dedup();
         sockets
     }
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory with all that is in it, if it is there. One whom nobody could find by the directory, such as a network
+/// plugin whose containerd was killed, may write its last file meanwhile.
+pub(crate) fn remove_directory(path: &Path) -> Result<()> {
+    wait_until(EMPTY_DEADLINE, &format!("the end of {}", path.display()), || match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound || path.exists() => Err(error.to_string()),
+        _ => Ok(()),
+    })
 }
 
 fn short_hash(text: &str) -> String {

@@ -1,6 +1,7 @@
 //! The pod network of an instance: a bridge of its own, and the removal of every trace of it.
 
 use crate::capture;
+use crate::instance::remove_file;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::fs;
@@ -64,7 +65,7 @@ pub(crate) fn remove(name: &str, bridge: &str, dir: &Path) -> Result<()> {
     }
     anyhow::ensure!(!Path::new("/sys/class/net").join(bridge).exists(), "cannot delete the bridge {bridge}");
     for path in cached_results(name, dir) {
-        fs::remove_file(&path).with_context(|| format!("cannot remove {path}"))?;
+        remove_file(Path::new(&path))?;
     }
     let rules = rules(&saved_rules(), name);
     if !rules.is_empty() {

@@ -23,8 +23,8 @@ use std::time::Duration;
 pub type PodList = List<Pod>;
 
 /// Both are generous, because machines are shared.
-const START_DEADLINE: Duration = Duration::from_secs(60);
-const STOP_DEADLINE: Duration = Duration::from_secs(40);
+const START_DEADLINE: Duration = Duration::from_secs(120);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
 const LOG_LINES: usize = 40;
 
 /// What a node is started with; everything has a default but the containerd.
@@ -122,7 +122,7 @@ impl NodeBuilder {
     /// Starts it and waits until it answers.
     ///
     /// # Errors
-    /// When there is no binary, or it ends or does not answer within a minute; the message has the end of
+    /// When there is no binary, or it ends or does not answer within two minutes; the message has the end of
     /// its log.
     pub fn start(self) -> Result<Node> {
         let mut node = self.prepare()?;
@@ -304,7 +304,7 @@ impl Node {
     /// Starts it again after it ended, and waits until it answers.
     ///
     /// # Errors
-    /// When it ends or does not answer within a minute; the message has the end of its log.
+    /// When it ends or does not answer within two minutes; the message has the end of its log.
     pub fn start_again(&mut self) -> Result<()> {
         self.spawn_again()?;
         let http = self.http();
@@ -377,7 +377,7 @@ impl Node {
     /// SIGTERM, and waits for its end; pods go on.
     ///
     /// # Errors
-    /// When it has not ended after forty seconds.
+    /// When it has not ended after a minute.
     pub fn sigterm(&mut self) -> Result<ExitStatus> {
         let pid = self.pid().context("mainstay is not running")?;
         process::send(i32::try_from(pid)?, Signal::TERM);

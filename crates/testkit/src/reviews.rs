@@ -158,13 +158,17 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else { continue };
+        // In this order: whoever goes away in between closes it.
+        let Ok(open) = shared.open.keep(&stream) else { continue };
         if shared.away.load(Ordering::SeqCst) {
             continue;
         }
-        shared.open.keep(&stream).ok();
         let shared = shared.clone();
-        // A connection that breaks is what some tests are about.
-        std::thread::spawn(move || connection(stream, &shared).ok());
+        std::thread::spawn(move || {
+            // A connection that breaks is what some tests are about.
+            connection(stream, &shared).ok();
+            drop(open);
+        });
     }
 }
 

@@ -106,7 +106,7 @@ fn lives_and_leaves_nothing(flavor: Flavor) {
     let subnet = containerd.subnet();
     let network: Vec<&str> = subnet.split('.').take(2).collect();
     assert!(pods[0].address.starts_with(&network.join(".")), "{} in {subnet}", pods[0].address);
-    assert!(containerd.crictl(&["exec", &pods[0].container, "id", "-u"]).unwrap().starts_with('0'));
+    assert!(containerd.crictl(&["exec", "--sync", &pods[0].container, "id", "-u"]).unwrap().starts_with('0'));
 
     let first = containerd.pid();
     containerd.restart().unwrap();

@@ -19,6 +19,8 @@ const PERIOD: Duration = Duration::from_secs(60);
 const HINT: &str = "KUBE-IPTABLES-HINT";
 const FIREWALL: &str = "KUBE-FIREWALL";
 const CANARY: &str = "KUBE-KUBELET-CANARY";
+/// Each has a canary.
+const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
 /// Drops what comes to the loopback network from elsewhere, unless it belongs to a connection made from here.
 const MARTIANS: &[&str] = &[
@@ -109,9 +111,9 @@ async fn keep(family: Family) {
     }
 }
 
-/// Makes what is missing if the canary is gone. Whether it was.
+/// Makes what is missing if a canary is gone. Whether one was.
 async fn look(family: Family) -> Result<bool, IptablesError> {
-    if succeeds(family, "mangle", &["-S", CANARY]).await? {
+    if all_there(family).await? {
         return Ok(false);
     }
     chain(family, "mangle", HINT).await?;
@@ -122,9 +124,19 @@ async fn look(family: Family) -> Result<bool, IptablesError> {
             rule(family, "filter", hook, &["-j", FIREWALL]).await?;
         }
     }
-    // Last: with the canary there, all of it is.
-    for table in ["nat", "filter", "mangle"] {
+    // Last: with the canaries there, all of it is.
+    for table in TABLES {
         chain(family, table, CANARY).await?;
+    }
+    Ok(true)
+}
+
+/// Somebody may flush one table while another is being filled.
+async fn all_there(family: Family) -> Result<bool, IptablesError> {
+    for table in TABLES {
+        if !succeeds(family, table, &["-S", CANARY]).await? {
+            return Ok(false);
+        }
     }
     Ok(true)
 }

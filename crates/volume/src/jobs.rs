@@ -161,7 +161,7 @@ mod tests {
         let jobs = Jobs::default();
         let (release, wait) = std::sync::mpsc::channel::<()>();
         let hung = jobs
-            .run("a", Duration::from_secs(2), move |progress| {
+            .run("a", Duration::from_secs(5), move |progress| {
                 progress.doing("mounting x");
                 wait.recv().ok();
             })

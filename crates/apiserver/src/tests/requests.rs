@@ -1,6 +1,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,13 +14,23 @@ use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 
-use super::server::{Authority, Options, Server, json as answer, kubeconfig, pem, text};
+use super::server::{Authority, Options, Server, json as answer, kubeconfig, pem, pieces, text};
 use crate::{ApiError, Client, Patch, Query, Rate, Scope};
 
 const CA: &str = "certificate-authority: ca.crt";
+/// For tests that write programs and run them: one that is open for writing, be it in a child that the other is just
+/// starting, cannot be run.
+static PROGRAMS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Another file in its place, which is told from the one before however soon it comes.
+fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(&new, path).unwrap();
+}
 
 fn node(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })
@@ -117,8 +128,11 @@ async fn a_server_that_cannot_be_trusted_gets_nothing_and_the_remedy_is_named() 
 
 #[tokio::test]
 async fn a_server_that_is_away_is_named_and_found_again() {
-    let server = Server::start(Options::default(), |_| answer(200, &node("n"))).await;
-    let address = server.address;
+    let held = TcpSocket::new_v4().unwrap();
+    held.set_reuseport(true).unwrap();
+    held.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = held.local_addr().unwrap();
+    let server = Server::start(Options { address, ..Options::default() }, |_| answer(200, &node("n"))).await;
     let tasks = mainstay_task::TaskGroup::new();
     let path = server.kubeconfig(CA, "token: t");
     let client = Client::open(path, Rate { per_second: 1000, burst: 1000 }, "test", &tasks).unwrap();
@@ -133,7 +147,7 @@ async fn a_server_that_is_away_is_named_and_found_again() {
     // The same address, another authority: the file that the kubeconfig names is read again.
     let again = Server::start(Options { address, ..Options::default() }, |_| answer(200, &node("n"))).await;
     assert_ne!(ca, again.authority.pem.as_bytes());
-    fs::write(server.file("ca.crt"), &again.authority.pem).unwrap();
+    replace(&server.file("ca.crt"), &again.authority.pem);
     let found = tokio::time::timeout(Duration::from_secs(60), async {
         while get(&client).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -144,12 +158,15 @@ async fn a_server_that_is_away_is_named_and_found_again() {
 
 #[tokio::test]
 async fn what_takes_too_long_ends() {
-    let server = Server::start(Options::default(), |_| {
-        super::server::pieces(vec!["{".into()], Duration::from_secs(600))
+    let server = Server::start(Options::default(), |seen| match seen.request.uri().path() {
+        "/api/v1/nodes/n" => pieces(vec!["{".into()], Duration::from_secs(600)),
+        _ => answer(200, &node("quick")),
     })
     .await;
-    let client = server.client(CA, "token: t").with_deadline(Duration::from_millis(300));
-    let error = get(&client).await.unwrap_err();
+    let client = server.client(CA, "token: t");
+    // Connected already: it is the answer that takes too long.
+    client.get::<Node>(Scope::Cluster, "quick").await.unwrap();
+    let error = get(&client.with_deadline(Duration::from_millis(300))).await.unwrap_err();
     assert!(matches!(error, ApiError::Timeout { .. }) && error.is_transient(), "{error}");
 }
 
@@ -189,8 +206,8 @@ async fn client_certificates_are_shown_and_replaced() {
     })
     .await;
     let write = |(certificate, key): &(Vec<u8>, Vec<u8>)| {
-        fs::write(server.file("key"), pem("PRIVATE KEY", key)).unwrap();
-        fs::write(server.file("crt"), pem("CERTIFICATE", certificate)).unwrap();
+        replace(&server.file("key"), &pem("PRIVATE KEY", key));
+        replace(&server.file("crt"), &pem("CERTIFICATE", certificate));
     };
     let [first, second] =
         [1, 2].map(|_| server.authority.issue("node", ExtendedKeyUsagePurpose::ClientAuth, false));
@@ -217,6 +234,7 @@ async fn client_certificates_are_shown_and_replaced() {
 
 #[tokio::test]
 async fn a_program_is_asked_for_credentials_until_they_expire() {
+    let _alone = PROGRAMS.lock().await;
     let server = Server::start(Options::default(), |seen| match seen.authorization() {
         "Bearer t1" | "Bearer t3" => answer(200, &node("n")),
         _ => text(401, ""),
@@ -270,6 +288,7 @@ async fn a_program_is_asked_for_credentials_until_they_expire() {
 
 #[tokio::test]
 async fn a_slow_program_is_not_cut_short_by_those_who_wait() {
+    let _alone = PROGRAMS.lock().await;
     let server = Server::start(Options::default(), |_| answer(200, &node("n"))).await;
     let (script, go, runs) = (server.file("plugin"), server.file("go"), server.file("runs"));
     let credential =
@@ -316,10 +335,17 @@ async fn a_turn_that_does_not_come_in_time_is_not_waited_for() {
     let server = Server::start(Options::default(), |_| answer(200, &node("n"))).await;
     let client = server.client(CA, "token: t");
     get(&client).await.unwrap();
-    let slow = client.with_rate(Rate { per_second: 1, burst: 1 }).with_deadline(Duration::from_millis(500));
-    get(&slow).await.unwrap();
-    let error = get(&slow).await.unwrap_err();
+    let slow = client.with_rate(Rate { per_second: 1, burst: 1 });
+    // So many before it that its turn is far off, however long this machine takes.
+    let mut before: Vec<_> = (0..20).map(|_| Box::pin(get(&slow))).collect();
+    for one in &mut before {
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(one.as_mut().poll(cx).is_ready())).await;
+        assert!(!polled, "it waits for its turn, or for the answer");
+    }
+    let error = get(&slow.with_deadline(Duration::from_millis(500))).await.unwrap_err();
     assert!(matches!(error, ApiError::Busy { .. }) && error.is_transient(), "{error}");
+    drop(before);
     get(&client).await.unwrap();
     assert_eq!(
         server.connections.load(Ordering::SeqCst),

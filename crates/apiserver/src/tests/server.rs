@@ -26,7 +26,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer},
     server::WebPkiClientVerifier,
 };
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio_rustls::TlsAcceptor;
 
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
@@ -133,7 +133,12 @@ impl Server {
             .with_single_cert(vec![certificate.into()], PrivateKeyDer::Pkcs8(key.into()))
             .unwrap();
         config.alpn_protocols = if options.http2 { vec![b"h2".to_vec()] } else { vec![b"http/1.1".to_vec()] };
-        let listener = TcpListener::bind(options.address).await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        // A port that was chosen is one that the test holds, so that nobody else is given it while no server is there.
+        socket.set_reuseport(options.address.port() != 0).unwrap();
+        socket.bind(options.address).unwrap();
+        let listener = socket.listen(1024).unwrap();
         let address = listener.local_addr().unwrap();
         let (tasks, connections) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));
         let acceptor = TlsAcceptor::from(Arc::new(config));

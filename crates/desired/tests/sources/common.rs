@@ -87,8 +87,11 @@ impl Node {
         self.path.join(name)
     }
 
+    /// Puts a whole file into place: a writer that is held up halfway would be judged by what it has written.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        fs::write(self.file(name), text).unwrap();
+        let outside = self.directory.path().join("outside");
+        fs::write(&outside, text).unwrap();
+        fs::rename(&outside, self.file(name)).unwrap();
     }
 
     pub(crate) fn records(&self) -> usize {
@@ -117,7 +120,7 @@ impl Running {
     }
 
     pub(crate) async fn stop(self) {
-        let drained = self.tasks.drain(Duration::from_secs(5)).await;
+        let drained = self.tasks.drain(PATIENCE).await;
         assert_eq!(drained.aborted, Vec::<String>::new());
     }
 

@@ -95,24 +95,28 @@ async fn a_dropped_file_is_there_within_milliseconds() {
     let node = Node::new();
     let running = node.start();
     running.synced().await;
-    let mut fastest = Duration::MAX;
-    for round in 0..10 {
-        let name = format!("p{round}");
-        // Written elsewhere and renamed, or written in place: both end with one event.
-        if round % 2 == 0 {
-            let outside = node.directory.path().join("outside");
-            fs::write(&outside, pod(&name, "b:1")).unwrap();
-            fs::rename(&outside, node.file(&format!("{name}.yaml"))).unwrap();
-        } else {
-            node.write(&format!("{name}.yaml"), &pod(&name, "b:1"));
+    // Written elsewhere and renamed, or written in place: both end with one event.
+    for in_place in [false, true] {
+        let mut fastest = Duration::MAX;
+        // The fastest of many, because the machine that runs the tests may be busy with others; and still less than what a
+        // file that is being written is given.
+        for round in 0..100 {
+            let name = format!("p{round}-{in_place}");
+            let manifest = pod(&name, "b:1");
+            if in_place {
+                fs::write(node.file(&format!("{name}.yaml")), manifest).unwrap();
+            } else {
+                node.write(&format!("{name}.yaml"), &manifest);
+            }
+            let dropped = Instant::now();
+            running.pod(&format!("{name}-node-1")).await;
+            fastest = fastest.min(dropped.elapsed());
+            if fastest < Duration::from_millis(150) {
+                break;
+            }
         }
-        let dropped = Instant::now();
-        running.pod(&format!("{name}-node-1")).await;
-        fastest = fastest.min(dropped.elapsed());
+        assert!(fastest < Duration::from_millis(150), "{fastest:?}, in place: {in_place}");
     }
-    // The fastest of ten, because the machine that runs the tests may be busy with others; and still less than what a file
-    // that is being written is given.
-    assert!(fastest < Duration::from_millis(150), "{fastest:?}");
     running.stop().await;
 }
 
@@ -272,6 +276,9 @@ async fn only_what_changed_is_published() {
     let running = node.start();
     let state = running.synced().await;
     // Touched, rewritten with the same content, looked at periodically: nothing to tell.
+    let touched = fs::File::options().write(true).open(node.file("a.yaml")).unwrap();
+    touched.set_modified(std::time::SystemTime::now()).unwrap();
+    drop(touched);
     node.write("a.yaml", &pod("a", "b:1"));
     node.write("a.yaml", &format!("# only a comment\n{}", pod("a", "b:1")));
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -392,7 +399,8 @@ async fn wishes_stand_until_the_pod_is_gone() {
         .await;
     assert_eq!(state.pods[&before.uid].terminate, Some(wish));
     assert!(!Arc::ptr_eq(&before, &state.pods[&before.uid]));
-    node.write("a.yaml", &pod("a", "b:2"));
+    // Edited in place: whatever is seen of it halfway, the whole counts in the end.
+    fs::write(node.file("a.yaml"), pod("a", "b:2")).unwrap();
     let state = running
         .wait("the new pod", |state| find(state, "a-node-1").is_some_and(|pod| image(&pod) == "b:2"))
         .await;

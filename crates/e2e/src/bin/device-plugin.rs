@@ -79,7 +79,14 @@ async fn serve(directory: &Path, endpoint: &str, resource: &str, plugin: &Plugin
         let socket = directory.join(endpoint);
         // It may not be there, or be one of an earlier try.
         fs::remove_file(&socket).ok();
-        let listener = UnixListener::bind(&socket).context("cannot bind")?;
+        let listener = match UnixListener::bind(&socket) {
+            // The directory may be made anew as well.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            bound => bound.context("cannot bind")?,
+        };
         let tasks = TaskGroup::new();
         let (served, group) = (plugin.clone(), tasks.clone());
         let listening = tasks.spawn("plugin", async move { accept(listener, &served, &group).await });

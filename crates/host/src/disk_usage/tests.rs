@@ -56,8 +56,8 @@ fn follows_no_link_and_enters_no_mount() {
     mount("tmpfs", &tmpfs, "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(tmpfs.join("large"), vec![1_u8; 1 << 20]).unwrap();
     let usage = DiskUsage::of(tree.path()).unwrap();
-    unmount(&bind, UnmountFlags::empty()).unwrap();
-    unmount(&tmpfs, UnmountFlags::empty()).unwrap();
+    unmount(&bind, UnmountFlags::DETACH).unwrap();
+    unmount(&tmpfs, UnmountFlags::DETACH).unwrap();
     assert_eq!(usage.inodes, before.inodes - 2, "neither what is mounted nor what lies below it");
     assert!(usage.bytes < 100 * KI && !usage.partial, "{usage:?}");
 }

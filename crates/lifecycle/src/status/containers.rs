@@ -11,10 +11,15 @@ use k8s_openapi::{
 use mainstay_types::{ContainerKind, ContainerPhase, ObservedContainer, Verdict, to_seconds};
 
 use super::StatusInput;
-use crate::views::{self, View};
+use crate::{
+    restart::may_restart_all,
+    views::{self, View},
+};
 
 /// The reason of a container that the kernel killed for want of memory.
 const OOM_KILLED: &str = "OOMKilled";
+/// Of a container that was removed to start its whole pod over.
+const STARTED_OVER: &str = "The container is removed because RestartAllContainers in place";
 /// 128 and SIGKILL.
 const KILLED: i32 = 137;
 
@@ -115,12 +120,15 @@ fn seen(
         .map(|earlier| terminated(input, earlier, previous));
     // The runtime forgets old instances; what was said of them stands until a newer one takes their place.
     let last_state = earlier.or_else(|| same.and_then(|p| p.last_state.clone())).or_else(|| {
-        other
-            .filter(|p| p.restart_count <= restart_count)
-            .and_then(|p| {
-                [&p.state, &p.last_state].into_iter().flatten().find(|state| state.terminated.is_some())
-            })
-            .cloned()
+        let before = other.filter(|p| p.restart_count <= restart_count)?;
+        // It ran when it was looked at last, and nothing of it is left: that is how all are started over.
+        if before.restart_count < restart_count
+            && before.state.as_ref().is_some_and(|state| state.running.is_some())
+            && may_restart_all(input.pod)
+        {
+            return Some(killed("RestartingAllContainers", STARTED_OVER, before.container_id.clone()));
+        }
+        [&before.state, &before.last_state].into_iter().flatten().find(|s| s.terminated.is_some()).cloned()
     });
     ContainerStatus {
         name: view.spec.name.clone(),
@@ -181,15 +189,15 @@ fn unseen(
     let Some(previous) = previous else { return status };
     status.restart_count = previous.restart_count;
     if restarting_all(input) {
-        let gone = "The container is removed because RestartAllContainers in place";
         if previous.state.as_ref().is_some_and(|state| state.waiting.is_none()) {
             status.restart_count = status.restart_count.saturating_add(1);
-            status.last_state = Some(killed("RestartingAllContainers", gone, previous.container_id.clone()));
+            status.last_state =
+                Some(killed("RestartingAllContainers", STARTED_OVER, previous.container_id.clone()));
         } else {
             status.last_state = previous.last_state.clone().or(status.last_state);
         }
         if input.outcome.restarting_all {
-            status.state = Some(waiting("RestartingAllContainers", Some(gone)));
+            status.state = Some(waiting("RestartingAllContainers", Some(STARTED_OVER)));
         }
         return status;
     }

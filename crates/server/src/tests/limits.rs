@@ -39,10 +39,15 @@ async fn idle_connections_are_closed_after_90_seconds() {
     // From here on time is ours: it jumps to the next deadline whenever nothing is left to do.
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
-    assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
+    // The server's end of it: what the kernel still carries to ours takes real time, in which this one runs on.
+    while fixture.tasks.running_names().iter().any(|name| name == "http connection") {
+        assert!(begun.elapsed() <= Duration::from_secs(92), "{:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     // The server's clock was set after the request came and before time stopped.
     assert!(asked.elapsed() >= Duration::from_secs(89), "{:?}", asked.elapsed());
-    assert!(begun.elapsed() <= Duration::from_secs(92), "{:?}", begun.elapsed());
+    tokio::time::resume();
+    assert_eq!(tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap(), 0);
 }
 
 #[tokio::test]
@@ -50,6 +55,7 @@ async fn a_client_that_takes_nothing_is_let_go_while_others_are_served() {
     let fixture = Fixture::start();
     let pods = (0..100).map(|i| simple_pod(&format!("p{i}"), &"x".repeat(100_000))).collect();
     fixture.publish(snapshot(1, pods, vec![]));
+    let asked = tokio::time::Instant::now();
     let mut stuck = Vec::new();
     for _ in 0..20 {
         let mut stream = TcpStream::connect(fixture.read_only).await.unwrap();
@@ -64,7 +70,7 @@ async fn a_client_that_takes_nothing_is_let_go_while_others_are_served() {
         assert!(begun.elapsed() < Duration::from_secs(80), "stuck clients are kept");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(begun.elapsed() >= Duration::from_secs(25), "{:?}", begun.elapsed());
+    assert!(asked.elapsed() >= Duration::from_secs(29), "{:?}", asked.elapsed());
     drop(stuck);
 }
 

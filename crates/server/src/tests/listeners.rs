@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ServeError;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use std::os::unix::fs::PermissionsExt;
 
 fn config(socket: PathBuf) -> ServerConfig {
@@ -35,8 +36,10 @@ async fn the_socket_is_for_root_only_and_goes_with_its_server() {
 async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mainstay.sock");
-    // Left behind: the file is there and nobody listens.
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    // Left behind: the file is there and nobody listens, nor did a child that another test is just starting.
+    let left = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    net::bind(&left, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    drop(left);
     assert!(path.exists());
     let bound = bind(config(path.clone())).unwrap();
     let second = bind(config(path.clone())).unwrap_err();

@@ -10,7 +10,7 @@ use crate::ws::{self, Channels, Codec};
 use crate::{Limits, Role, Stream, StreamError};
 
 fn limits() -> Limits {
-    Limits { linger: Duration::from_millis(50), create: Duration::from_secs(2), ..Limits::for_port_forward() }
+    Limits::for_port_forward()
 }
 
 /// Says its port, then echoes; nobody listens on port 1.
@@ -91,37 +91,50 @@ async fn connections_over_spdy_and_through_a_tunnel() {
     }
 }
 
+async fn open(session: &Session, kind: &str, port: &str, request: &str) -> Result<Stream, StreamError> {
+    session.open(Headers::from_iter([("streamtype", kind), ("port", port), ("requestid", request)])).await
+}
+
+async fn text(mut stream: Stream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
 #[tokio::test]
 async fn streams_that_do_not_make_a_pair() {
     let (ours, theirs) = duplex(4096);
     let (session, driver) = Session::new(theirs, Role::Client, limits());
-    let open = async |kind: &str, port: &str, request: &str| {
-        let headers = Headers::from_iter([("streamtype", kind), ("port", port), ("requestid", request)]);
-        session.open(headers).await
-    };
-    let text = async |mut stream: Stream| {
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        text
-    };
     let work = async {
         for port in ["", "abc", "-1", "0", "65536"] {
-            let refused = open("data", port, "1").await;
+            let refused = open(&session, "data", port, "1").await;
             assert!(matches!(refused, Err(StreamError::NotOpened)), "{port:?}");
         }
-        assert!(open("stdin", "80", "1").await.is_err());
+        assert!(open(&session, "stdin", "80", "1").await.is_err());
 
-        let begun = Instant::now();
-        let lonely = open("error", "80", "2").await.unwrap();
-        assert_eq!(text(lonely).await, "(request=2) timed out waiting for streams");
-        assert!(begun.elapsed() >= Duration::from_secs(2));
-
-        let first = open("error", "80", "3").await.unwrap();
-        let _second = open("error", "80", "3").await.unwrap();
+        let first = open(&session, "error", "80", "3").await.unwrap();
+        let _second = open(&session, "error", "80", "3").await.unwrap();
         assert_eq!(text(first).await, "error processing stream for request 3: error stream already assigned");
         session.close();
     };
     let (served, driven, ()) = tokio::join!(serve_spdy(ours, limits(), echo), driver, work);
+    served.unwrap();
+    driven.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_whose_other_half_does_not_come_is_not_waited_for() {
+    let (ours, theirs) = duplex(4096);
+    let (session, driver) = Session::new(theirs, Role::Client, limits());
+    let work = async {
+        let begun = Instant::now();
+        let lonely = open(&session, "error", "80", "2").await.unwrap();
+        assert_eq!(text(lonely).await, "(request=2) timed out waiting for streams");
+        assert!(begun.elapsed() >= Duration::from_secs(2));
+        session.close();
+    };
+    let short = Limits { create: Duration::from_secs(2), ..limits() };
+    let (served, driven, ()) = tokio::join!(serve_spdy(ours, short, echo), driver, work);
     served.unwrap();
     driven.unwrap();
 }

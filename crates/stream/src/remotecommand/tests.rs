@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::*;
@@ -24,7 +22,7 @@ fn version(protocol: Protocol) -> Version {
 }
 
 fn limits() -> Limits {
-    Limits { linger: Duration::from_millis(50), ..Limits::default() }
+    Limits::default()
 }
 
 #[tokio::test]
@@ -152,10 +150,14 @@ async fn a_connection_is_greeted_on_its_lowest_channel() {
         let (ours, mut theirs) = duplex(4096);
         let protocol = Protocol::WebSocket(Version::V1, codec);
         let serve = serve(ours, protocol, wanted, limits(), |_| std::future::ready(Outcome::Success));
-        let mut all = Vec::new();
-        let (served, read) = tokio::join!(serve, theirs.read_to_end(&mut all));
+        let read = async {
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).await.unwrap();
+            drop(theirs);
+            all
+        };
+        let (served, all) = tokio::join!(serve, read);
         served.unwrap();
-        read.unwrap();
         // Nothing on success but the close frame.
         assert_eq!(all, [&greeting[..], &[0x88, 2, 0x03, 0xe8]].concat(), "{wanted:?}");
     }

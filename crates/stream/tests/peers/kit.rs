@@ -23,7 +23,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 /// No test takes nearly as long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The server under test.
 pub(crate) struct Server {

@@ -7,6 +7,8 @@ use rustix::mount::{MountFlags, mount};
 use super::*;
 use crate::garbage::Keep;
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A root directory, and what is known of its pods: nothing.
 struct Node {
     dir: tempfile::TempDir,
@@ -95,7 +97,7 @@ async fn a_pod_that_comes_back_while_its_volumes_are_set_up_keeps_them() {
     let (back, other) = (node.leftover("back"), node.leftover("other"));
     // Reconcile is at work on it, and no snapshot shows the pod yet.
     let (release, set_up) = std::sync::mpsc::channel::<()>();
-    let reconcile = node.config.volume_jobs.run("back", UNMOUNT_PATIENCE, move |_| set_up.recv().ok());
+    let reconcile = node.config.volume_jobs.run("back", PATIENCE, move |_| set_up.recv().ok());
     let come_back = async {
         // The other one is not held up.
         while other.exists() {
@@ -106,6 +108,6 @@ async fn a_pod_that_comes_back_while_its_volumes_are_set_up_keeps_them() {
         release.send(()).unwrap();
     };
     let all = async { tokio::join!(reconcile, sweep(&node.config, &node.snapshots), come_back) };
-    tokio::time::timeout(Duration::from_secs(30), all).await.unwrap().0.unwrap();
+    tokio::time::timeout(PATIENCE, all).await.unwrap().0.unwrap();
     assert!(back.join("volumes/kubernetes.io~secret/s").exists());
 }

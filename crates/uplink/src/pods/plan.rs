@@ -147,12 +147,21 @@ fn status(local: &Local<'_>, there: &ApiPod, told: &HashMap<PodUid, Told>) -> Op
     if there.finished && told.is_none() {
         return None;
     }
+    // The API server's word that a pod is over is on its way to whoever ends it; it is not taken back meanwhile.
+    let newer = told.is_none_or(|told| told.version < there.version);
+    if there.finished && newer && !local.is_static && !is_over(local.view) {
+        return None;
+    }
     let known =
         told.filter(|told| told.version >= there.version).map_or(there.status_digest, |told| told.heard);
     // What was said and is not kept as it was said is not said again, unless something else has changed.
     let said = told.is_some_and(|told| told.said == local.digest && told.heard == known);
     let (uid, view) = (there.uid.clone(), Arc::clone(local.view));
     (known != local.digest && !said).then_some(Step::Patch { uid, view, digest: local.digest })
+}
+
+fn is_over(view: &PodView) -> bool {
+    matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use super::*;
@@ -133,24 +133,24 @@ fn readers_never_see_a_mixture() {
         payload(&[("a", &text, 0o644), ("b", &text, 0o644)])
     };
     write(root, &generation(0), None).unwrap();
-    let done = AtomicBool::new(false);
+    let (done, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for n in 1..300 {
+            // For as long as it takes the reader to come to it.
+            for n in (1..100_000).take_while(|n| *n < 300 || seen.load(Ordering::Relaxed) == 0) {
                 write(root, &generation(n), None).unwrap();
             }
             done.store(true, Ordering::Relaxed);
         });
-        let mut seen = 0;
         while !done.load(Ordering::Relaxed) {
             // One generation, held by its directory, is whole.
             let Ok(held) = fs::canonicalize(root.join("..data")) else { continue };
             let read = |name: &str| fs::read_to_string(held.join(name));
             let (Ok(a), Ok(b)) = (read("a"), read("b")) else { continue };
             assert_eq!(a, b);
-            seen += 1;
+            seen.fetch_add(1, Ordering::Relaxed);
         }
-        assert!(seen > 0);
+        assert!(seen.load(Ordering::Relaxed) > 0);
     });
 }
 

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -7,7 +5,7 @@ use super::*;
 use crate::ws::frame::{begin, finish};
 
 fn limits() -> Limits {
-    Limits { linger: Duration::from_millis(50), ..Limits::default() }
+    Limits::default()
 }
 
 fn channels(codec: Codec, close_signal: bool) -> Channels {

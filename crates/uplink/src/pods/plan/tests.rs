@@ -1,4 +1,4 @@
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::*;
 
@@ -60,6 +60,26 @@ fn a_status_is_told_when_it_differs_and_once() {
     assert_eq!(changed_since, ["status a u1"], "somebody wrote over it");
     let kept_otherwise = check(&[running()], &[there("a", "u1", 6, 3)], &[("u1", told(7, 3, 6))], true);
     assert_eq!(kept_otherwise, none, "the API server will not have it so");
+}
+
+#[test]
+fn the_word_that_a_pod_is_over_is_not_taken_back() {
+    let none: [&str; 0] = [];
+    let running = || (view("a", "u1", PodSource::Api, PodStage::Syncing), 7);
+    let over = |version| ApiPod { finished: true, ..there("a", "u1", version, 1) };
+    assert_eq!(
+        check(&[running()], &[over(8)], &[("u1", told(7, 7, 6))], true),
+        none,
+        "it is on its way here"
+    );
+    let ended = PodStatus { phase: Some("Failed".into()), ..PodStatus::default() };
+    let ended = PodView { status: Arc::new(ended), ..Arc::into_inner(running().0).unwrap() };
+    let heeded = check(&[(Arc::new(ended), 9)], &[over(8)], &[("u1", told(7, 7, 6))], true);
+    assert_eq!(heeded, ["status a u1"], "what became of its containers");
+    let web = || (view("web-node", "s1", PodSource::File, PodStage::Syncing), 7);
+    let mirror = ApiPod { mirror_of: Some("s1".into()), finished: true, ..there("web-node", "m1", 8, 1) };
+    let corrected = check(&[web()], &[mirror], &[("m1", told(7, 7, 6))], true);
+    assert_eq!(corrected, ["status web-node m1"], "nobody ends a pod of a file by its likeness");
 }
 
 #[test]
