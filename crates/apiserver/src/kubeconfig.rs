@@ -127,12 +127,14 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// By these a changed file is known: device, inode, length, time of change.
-pub(crate) type Stamp = (u64, u64, u64, i64, i64);
+/// By these a changed file is known: device, inode, length, when it was written and when anything about it was changed,
+/// which nobody can set.
+pub(crate) type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let found = fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+    let written = (found.mtime(), found.mtime_nsec());
+    Some((found.dev(), found.ino(), found.len(), written, (found.ctime(), found.ctime_nsec())))
 }
 
 #[derive(Debug, Deserialize)]

@@ -211,7 +211,12 @@ async fn refused(request: &str, status: StatusCode, mut stream: Stream) -> Clien
     }
     let text = String::from_utf8_lossy(&text).trim().to_owned();
     let text = if text.is_empty() { format!("mainstay answered {request} with {status}") } else { text };
-    ClientError::Refused { status, text }
+    let remedy = if status == StatusCode::UNAUTHORIZED {
+        "; show who you are by --token-file or --client-certificate, and look at mainstay's audit log for why it does not believe you"
+    } else {
+        ""
+    };
+    ClientError::Refused { status, text: text + remedy }
 }
 
 impl Stream {

@@ -111,7 +111,10 @@ fn through_the_secure_port_with_a_token() {
     assert_eq!((seen.code, seen.text().as_str()), (Some(1), ""), "{seen:?}");
     assert!(seen.stderr.contains("Forbidden (user=viewer, verb=create"), "{seen:?}");
     let seen = finish(begin_with(&world, &trust, &args), b"").unwrap();
-    assert!(seen.code == Some(1) && seen.stderr.contains("Unauthorized"), "{seen:?}");
+    assert!(
+        seen.code == Some(1) && seen.stderr.contains("Unauthorized; show who you are by --token-file"),
+        "{seen:?}"
+    );
     let strange = ["--server", url.as_str(), "--token-file", &admin];
     let seen = finish(begin_with(&world, &strange, &args), b"").unwrap();
     assert!(seen.code == Some(3) && seen.stderr.contains("--certificate-authority"), "{seen:?}");

@@ -189,3 +189,47 @@ impl fmt::Debug for Body {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What a client gets, piece by piece.
+    async fn next(body: &mut Body) -> Option<Bytes> {
+        let frame = std::future::poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut *body), cx)).await;
+        frame.and_then(|Ok(frame)| frame.into_data().ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_told_comes_in_order_and_ends() {
+        let mut body = Body::told(|slot| async move {
+            slot.put("a".into()).await;
+            slot.put("b".into()).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            slot.put("c".into()).await;
+        });
+        for expected in ["a", "b", "c"] {
+            assert_eq!(next(&mut body).await.as_deref(), Some(expected.as_bytes()));
+        }
+        assert_eq!(next(&mut body).await, None);
+        assert_eq!(next(&mut body).await, None, "and stays so");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_ahead_of_the_client() {
+        let told = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&told);
+        let mut body = Body::told(|slot| async move {
+            loop {
+                slot.put(Bytes::new()).await;
+                *count.lock().unwrap() += 1;
+            }
+        });
+        for taken in 1..=3 {
+            assert!(next(&mut body).await.is_some());
+            assert!(*told.lock().unwrap() <= taken, "one piece waits in the slot");
+        }
+    }
+}
