@@ -17,8 +17,10 @@ const BURST: f64 = 50.0;
 /// and so many each second; further ones are counted. A line is written by the thread that serves, so that whoever can make
 /// it write without end can make everybody wait.
 const PER_SECOND: f64 = 5.0;
-/// So much is shown of what a client chose, in bytes.
+/// So much is shown of what a stranger chose, in bytes,
 const SHOWN: usize = 256;
+/// and so much of what somebody did who was let in: a command is not hidden behind blanks.
+const SHOWN_OF_DEEDS: usize = 16 << 10;
 
 /// Where refusals go. Those of strangers are counted apart from those of known users, so that the former do not hide the latter.
 #[derive(Debug, Default)]
@@ -62,7 +64,7 @@ impl Audit {
         attributes: &Attributes,
         why: &str,
     ) {
-        let (address, user, what) = (Shown(address), short(&who.user), short(what));
+        let (address, user, what) = (Shown(address), short(&who.user), beginning(what, SHOWN_OF_DEEDS));
         if attributes.is_privileged() {
             tracing::info!(target: "audit", user = &*user, groups = ?who.groups, %address, request = &*what, decision = "allowed", why);
         } else {
@@ -84,13 +86,18 @@ impl Audit {
 
 /// A privileged call through the unix socket, whose mode is its guard: who made it, as the kernel says.
 pub fn by_socket(user: Option<u32>, process: Option<i32>, what: &str) {
-    tracing::info!(target: "audit", uid = user, pid = process, request = &*short(what), decision = "allowed", why = "the unix socket is its owner's");
+    let what = beginning(what, SHOWN_OF_DEEDS);
+    tracing::info!(target: "audit", uid = user, pid = process, request = &*what, decision = "allowed", why = "the unix socket is its owner's");
 }
 
 /// The beginning of a text, and how much is missing. What it is made of is the client's choice: as a text it is quoted in the
 /// log, so that no line can be forged.
 fn short(text: &str) -> Cow<'_, str> {
-    let mut end = text.len().min(SHOWN);
+    beginning(text, SHOWN)
+}
+
+fn beginning(text: &str, most: usize) -> Cow<'_, str> {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -19,7 +19,7 @@ definitions! {
             "root-dir" root_dir: String = "/var/lib/kubelet", flag("root-dir").kept().acted();
             /// Name of the node, if it is not the host's.
             "hostname-override" hostname_override: String, flag("hostname-override").kept().acted();
-            /// IP address of the node, or one of each family separated by a comma.
+            /// IP address of the node, or one of each family separated by a comma; 0.0.0.0 or :: for those that packets to the outside come from, that family first.
             "node-ip" node_ip: String, flag("node-ip").kept().acted()
                 .check(Check::Rule("one IP address, or one IPv4 and one IPv6 address"));
             /// Directory of the machine's log files, which `/logs/` shows.

@@ -53,6 +53,7 @@ fn fields_whose_gate_is_off_are_ignored_with_a_warning() {
                 "restartPolicy": "Never",
                 "resources": { "limits": { "cpu": "1", "memory": "64Mi" } },
                 "containers": [with(sh("c", "exit 42"), rules), idle("other")],
+                "volumes": [{ "name": "v", "emptyDir": { "mode": 0o700 } }],
             }),
         )
         .unwrap();
@@ -74,6 +75,7 @@ fn fields_whose_gate_is_off_are_ignored_with_a_warning() {
     .unwrap();
     for (field, gate) in [
         ("spec.resources", "PodLevelResources"),
+        ("spec.volumes[0].emptyDir.mode", "EmptyDirVolumeMode"),
         ("spec.containers[0].restartPolicy", "ContainerRestartRules"),
         ("spec.containers[0].restartPolicyRules", "ContainerRestartRules"),
         ("spec.containers[0].lifecycle.stopSignal", "ContainerStopSignals"),

@@ -47,6 +47,34 @@ fn counted(world: &World, pod: &str, container: &str, kind: &str, result: &str) 
 }
 
 #[test]
+fn commands_have_their_variables_and_one_that_never_ends_has_failed() {
+    // So much beyond the probe's own limit the runtime is waited for.
+    let world = World::with_config(Flavor::Debian16, "runtimeRequestTimeout: 30s\n").unwrap();
+    let told = exec("test '$(WORD)' = up && test $$(echo 1) = 1");
+    let told = json!({
+        "env": [{ "name": "WORD", "value": "up" }],
+        "readinessProbe": every_second(told, json!({})),
+    });
+    // Somebody holds its output open, so that the runtime waits on, whatever limit it was given.
+    let held =
+        every_second(exec("sleep 1000000 & exit 0"), json!({ "timeoutSeconds": 1, "failureThreshold": 1 }));
+    let held = with(idle("held"), json!({ "livenessProbe": held }));
+    world
+        .put(
+            "pod",
+            json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("told"), told), held] }),
+        )
+        .unwrap();
+    let seen = world
+        .wait_long(4 * SOON, "pod", "an answer and a restart", |pod| {
+            pod.container("told")["ready"] == true && pod.restarts("held") > 0
+        })
+        .unwrap();
+    assert_eq!(seen.restarts("told"), 0);
+    world.event("pod", "Unhealthy", "Liveness probe failed: command timed out").unwrap();
+}
+
+#[test]
 fn every_kind_of_probe_asks_in_every_way() {
     for flavor in Flavor::ALL {
         let world = world(flavor);

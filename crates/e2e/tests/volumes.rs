@@ -258,7 +258,7 @@ fn contents_changed_by_hand_are_put_right_within_one_sync() {
 
 #[test]
 fn empty_dirs_on_every_medium() {
-    let world = World::start(Flavor::Debian16).unwrap();
+    let world = World::with_config(Flavor::Debian16, "featureGates: { EmptyDirVolumeMode: true }\n").unwrap();
     let mounts = json!([
         { "name": "disk", "mountPath": "/disk" }, { "name": "memory", "mountPath": "/memory" },
         { "name": "mode", "mountPath": "/mode" }, { "name": "huge", "mountPath": "/huge" },

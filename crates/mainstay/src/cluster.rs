@@ -12,7 +12,7 @@ use mainstay_types::VERSION;
 use mainstay_uplink::UplinkConfig;
 use tracing::{info, warn};
 
-use crate::{cli, secure};
+use crate::{cli, node::is_any, secure};
 
 /// Where keys are made that a reboot may take away: not on the disk that holds what they seal.
 const KEYS: &str = "/run/mainstay";
@@ -82,7 +82,7 @@ pub(crate) fn uplink(loaded: &Loaded, client: Client, node_name: &Arc<str>) -> U
         register: config.register_node,
         taints: config.register_with_taints.iter().map(taint).collect(),
         external_cloud: loaded.settings.cloud_provider == "external",
-        node_ip: (!node_ip.is_empty()).then(|| node_ip.clone()),
+        node_ip: (!node_ip.is_empty() && !is_any(node_ip)).then(|| node_ip.clone()),
         lease_duration_seconds: config.node_lease_duration_seconds,
         status_update_frequency: config.node_status_update_frequency.as_std().max(SOONEST),
         status_report_frequency: config.node_status_report_frequency.as_std().max(SOONEST),

@@ -37,16 +37,20 @@ pub(crate) fn host() -> Host {
     }
 }
 
-/// The node's addresses: `--node-ip`, else the one that packets to the outside come from. Nothing is sent.
+/// The node's addresses: `--node-ip`, else those that packets to the outside come from, IPv4 first. `0.0.0.0` and `::` stand
+/// for either kind, with that kind first. Nothing is sent.
 pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
     let given: Vec<_> =
         node_ip.split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
-    if !given.is_empty() {
+    if !given.is_empty() && !is_any(node_ip) {
         return given;
     }
     // Connecting a datagram socket only asks the kernel for a route. The addresses are documentation ones.
-    [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")]
-        .into_iter()
+    let mut ways = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    if node_ip.trim() == "::" {
+        ways.reverse();
+    }
+    ways.into_iter()
         .filter_map(|(local, remote)| {
             let socket = UdpSocket::bind(local).ok()?;
             socket.connect(remote).ok()?;
@@ -57,14 +61,20 @@ pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
         .collect()
 }
 
+/// Whether `--node-ip` names no address but a kind of address.
+pub(crate) fn is_any(node_ip: &str) -> bool {
+    matches!(node_ip.trim(), "0.0.0.0" | "::")
+}
+
 /// The node's addresses as they are, and as they change: a lease that came late or another network must not leave pods
 /// with an address that nobody has. Asking takes four system calls and sends nothing.
 pub(crate) fn follow_addresses(node_ip: &str, tasks: &TaskGroup) -> watch::Receiver<Arc<[String]>> {
     let (sender, addresses) = watch::channel(Arc::from(self::addresses(node_ip)));
-    if !node_ip.is_empty() {
+    if !node_ip.is_empty() && !is_any(node_ip) {
         // Given ones do not change; the channel lives as long as its readers.
         return addresses;
     }
+    let node_ip = node_ip.to_owned();
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("addresses", async move {
         loop {
@@ -72,7 +82,7 @@ pub(crate) fn follow_addresses(node_ip: &str, tasks: &TaskGroup) -> watch::Recei
             if shutdown.run_until_signalled(tokio::time::sleep(wait)).await.is_none() {
                 return;
             }
-            let found: Arc<[String]> = self::addresses("").into();
+            let found: Arc<[String]> = self::addresses(&node_ip).into();
             // None is no news: the machine keeps its last name while a cable is out, as upstream's node does.
             if !found.is_empty() && *sender.borrow() != found {
                 info!(?found, "the node has other addresses");
@@ -116,6 +126,8 @@ pub(crate) fn settings(
         }),
         huge_page_sizes: huge_page_sizes(),
         extra_masked_paths: thermal_paths(),
+        // There only where the kernel has it on.
+        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
     }
 }
 
@@ -243,6 +255,7 @@ pub(crate) fn pod_gates(loaded: &Loaded) -> PodGates {
         container_stop_signals: on("ContainerStopSignals"),
         env_files: on("EnvFiles"),
         pod_level_resources: on("PodLevelResources"),
+        empty_dir_mode: on("EmptyDirVolumeMode"),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct PodGates {
     pub env_files: bool,
     /// `PodLevelResources`: `spec.resources`.
     pub pod_level_resources: bool,
+    /// `EmptyDirVolumeMode`: `volumes[].emptyDir.mode`.
+    pub empty_dir_mode: bool,
 }
 
 impl PodGates {
@@ -26,6 +28,7 @@ impl PodGates {
         container_stop_signals: false,
         env_files: true,
         pod_level_resources: true,
+        empty_dir_mode: false,
     };
 }
 
@@ -42,6 +45,11 @@ pub(crate) fn drop_disabled(pod: &mut Pod, gates: PodGates) -> Vec<String> {
     let Some(spec) = &mut pod.spec else { return dropped };
     if !gates.pod_level_resources && spec.resources.take().is_some() {
         dropped.push(because("spec.resources", "PodLevelResources"));
+    }
+    for (index, volume) in spec.volumes.iter_mut().flatten().enumerate().filter(|_| !gates.empty_dir_mode) {
+        if volume.empty_dir.as_mut().is_some_and(|source| source.mode.take().is_some()) {
+            dropped.push(because(&format!("spec.volumes[{index}].emptyDir.mode"), "EmptyDirVolumeMode"));
+        }
     }
     for (index, container) in spec.containers.iter_mut().enumerate() {
         let kind = ContainerKind::Regular;
@@ -115,6 +123,7 @@ mod tests {
     fn demanding() -> Pod {
         serde_json::from_value(json!({"spec": {
             "resources": {"limits": {"cpu": "1"}},
+            "volumes": [{"name": "v", "emptyDir": {"mode": 0o755}}],
             "initContainers": [{"name": "side", "restartPolicy": "Always"}],
             "containers": [{
                 "name": "c",
@@ -132,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_is_off_is_taken_out_and_told_of() {
-        let on = PodGates { container_stop_signals: true, ..PodGates::default() };
+        let on = PodGates { container_stop_signals: true, empty_dir_mode: true, ..PodGates::default() };
         let check = |gates: PodGates, fields: &[&str]| {
             let mut pod = demanding();
             let told = drop_disabled(&mut pod, gates);
@@ -141,7 +150,8 @@ mod tests {
             pod
         };
         assert_eq!(check(on, &[]), demanding());
-        check(PodGates::default(), &["spec.containers[0].lifecycle.stopSignal"]);
+        let by_default = ["spec.volumes[0].emptyDir.mode", "spec.containers[0].lifecycle.stopSignal"];
+        check(PodGates::default(), &by_default);
         let pod = check(
             PodGates { container_restart_rules: false, ..on },
             &["spec.containers[0].restartPolicy", "spec.containers[0].restartPolicyRules"],

@@ -11,11 +11,6 @@ pub enum ProbeError {
     /// The runtime would not run the command.
     #[error(transparent)]
     Runtime(#[from] CriError),
-    /// The runtime did not come back from a command, long after its time limit.
-    #[error(
-        "the runtime did not end the command within its time limit; does it still answer (mainstay doctor)?"
-    )]
-    RuntimeHangs,
     /// The request cannot be made.
     #[error(transparent)]
     Request(#[from] HttpError),

@@ -4,6 +4,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use mainstay_podspec::runtime::expand;
 use mainstay_types::ContainerId;
 
 use crate::{HttpTarget, TargetError};
@@ -54,7 +55,7 @@ impl Target {
             None => pod_ip.map(str::to_owned).ok_or(TargetError::NoAddress),
         };
         if let Some(exec) = &probe.exec {
-            let command = exec.command.clone().unwrap_or_default();
+            let command = exec.command.iter().flatten().map(|word| expanded(word, container)).collect();
             return Ok(Self::Exec { container: id.clone(), command });
         }
         if let Some(http) = &probe.http_get {
@@ -77,6 +78,15 @@ impl Target {
     pub fn is_exec(&self) -> bool {
         matches!(self, Self::Exec { .. })
     }
+}
+
+/// `$(VAR)` by what the spec itself says of the container's variables: one whose value comes from elsewhere is empty here, as
+/// upstream's probes have it.
+fn expanded(word: &str, container: &Container) -> String {
+    expand(word, |name| {
+        let mut known = container.env.iter().flatten().rev().filter(|variable| variable.name == name);
+        known.next().map(|variable| variable.value.as_deref().unwrap_or_default())
+    })
 }
 
 /// A port by number, or by its name in the container.
@@ -103,7 +113,11 @@ mod tests {
     use super::*;
 
     fn target(probe: Value, ip: Option<&str>) -> Result<Target, TargetError> {
-        let container = json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]});
+        let env = json!([
+            {"name": "USER", "value": "first"}, {"name": "USER", "value": "pg"},
+            {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ]);
+        let container = json!({"name": "c", "env": env, "ports": [{"name": "web", "containerPort": 8080}]});
         let container: Container = serde_json::from_value(container).unwrap();
         Target::new(&serde_json::from_value(probe).unwrap(), &container, &"id".into(), ip)
     }
@@ -132,6 +146,14 @@ mod tests {
                 json!({"exec": {"command": ["a", "b"]}}),
                 None,
                 Ok(Target::Exec { container: "id".into(), command: vec!["a".into(), "b".into()] }),
+            ),
+            (
+                json!({"exec": {"command": ["$(USER)", "x$(SECRET)y", "$(OTHER)", "$$(cat /n)"]}}),
+                None,
+                Ok(Target::Exec {
+                    container: "id".into(),
+                    command: ["pg", "xy", "$(OTHER)", "$(cat /n)"].map(Into::into).into(),
+                }),
             ),
             (json!({}), Some("a"), Err(TargetError::NoHandler)),
         ] {

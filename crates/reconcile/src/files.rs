@@ -168,6 +168,7 @@ pub(crate) async fn mounts(
     let message_path = spec.termination_message_path.clone().unwrap_or_default();
     let instances = order.observed.iter().flat_map(|observed| observed.instances(&spec.name));
     let there: Vec<u32> = instances.map(|instance| instance.restart_count).collect();
+    let selinux = shared.config.node.selinux;
     let doing = ("making a container's files", FILE_PATIENCE);
     off_the_workers((shared, &order.desired.uid), doing, move || {
         make_dir(&logs, 0o755)?;
@@ -177,7 +178,7 @@ pub(crate) async fn mounts(
             let text = hosts_file(&pod, &hostname, &domain, &ips, node_file.as_deref());
             let path = dir.join("etc-hosts");
             write_file(&path, text.as_bytes(), 0o644)?;
-            mounts.push(mount("/etc/hosts", &path));
+            mounts.push(Mount { selinux_relabel: selinux, ..mount("/etc/hosts", &path) });
         }
         if !message_path.is_empty() {
             let container_dir = dir.join("containers").join(&name);
@@ -185,7 +186,7 @@ pub(crate) async fn mounts(
             remove_message_files(&container_dir, &there);
             let path = container_dir.join(format!("{restart_count}-{}", random_name()));
             write_file(&path, b"", 0o666)?;
-            mounts.push(mount(&message_path, &path));
+            mounts.push(Mount { selinux_relabel: selinux, ..mount(&message_path, &path) });
         }
         Ok(mounts)
     })

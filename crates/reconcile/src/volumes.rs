@@ -377,6 +377,7 @@ pub(crate) async fn mounts(
                 readonly: wish.read_only,
                 recursive_read_only: wish.recursive_read_only,
                 propagation: wish.propagation.into(),
+                selinux_relabel: wish.relabel,
                 image,
                 ..Mount::default()
             })

@@ -109,6 +109,7 @@ pub(crate) struct App {
     pub(crate) acting: acting::Acting,
     pub(crate) node_logs: NodeLogs,
     pub(crate) host: Host,
+    pub(crate) machine: stats::KeptMachine,
     pub(crate) log_check: health::LogCheck,
     pub(crate) resource_texts: resource_metrics::ResourceTexts,
     pub(crate) cadvisor: cadvisor::Kept,

@@ -4,10 +4,16 @@
 //! Each cgroup has one reading here, the newest: what is older is nobody's to keep. Networks and file systems are not
 //! measured for it, and `spec.has_network` and `spec.has_filesystem` say so.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
+use mainstay_task::Lane;
 use mainstay_types::{ContainerSample, FullName, IoSample, NodeSnapshot, PodSamples, Sample, Samples};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
 
@@ -22,14 +28,40 @@ const MAX_BODY: usize = 64 << 10;
 /// How many readings are sent where nobody says.
 const DEFAULT_STATS: i64 = 60;
 
+/// Looking at the machine asks every file system for its size.
+static MACHINE: Lane = Lane::new(1);
+const MACHINE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long what was found of the machine holds; little of it ever changes.
+const MACHINE_AGE: Duration = Duration::from_secs(60);
+
+/// What `/spec/` said last.
+#[derive(Debug, Default)]
+pub(crate) struct KeptMachine(Mutex<Option<(Instant, Bytes)>>);
+
+impl KeptMachine {
+    fn get(&self, age: Duration) -> Option<Bytes> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.as_ref().filter(|(at, _)| at.elapsed() <= age).map(|(_, json)| json.clone())
+    }
+}
+
 /// `/spec/`.
 pub(crate) async fn spec(app: &App) -> Answer {
+    if let Some(json) = app.machine.get(MACHINE_AGE) {
+        return typed(json);
+    }
     let host = app.host.clone();
-    let looked = tokio::task::spawn_blocking(move || host.machine_info(Timestamp::now().to_string())).await;
-    match looked {
-        Ok(Ok(info)) => indented(&info),
-        Ok(Err(error)) => answer::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        Err(error) => answer::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    let looked = MACHINE.run(MACHINE_DEADLINE, move || {
+        host.machine_info(Timestamp::now().to_string()).map_err(|error| error.to_string())
+    });
+    match looked.await.map_err(|error| error.to_string()).flatten().and_then(|info| indented_json(&info)) {
+        Ok(json) => {
+            let kept = (Instant::now(), json.clone());
+            *app.machine.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+            typed(json)
+        }
+        // What was true a while ago is better than nothing, and says when it was.
+        Err(error) => app.machine.get(Duration::MAX).map_or_else(|| internal(&error), typed),
     }
 }
 
@@ -113,13 +145,22 @@ fn internal(error: &str) -> Answer {
 
 /// JSON as upstream's services write it: indented by one space, without a newline at its end.
 fn indented(value: &impl Serialize) -> Answer {
+    match indented_json(value) {
+        Ok(json) => typed(json),
+        Err(error) => internal(&error),
+    }
+}
+
+fn indented_json(value: &impl Serialize) -> Result<Bytes, String> {
     let mut json = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
     let mut writer = serde_json::Serializer::with_formatter(&mut json, formatter);
-    if let Err(error) = value.serialize(&mut writer) {
-        return internal(&error.to_string());
-    }
-    let mut answer = answer::json(json.into());
+    value.serialize(&mut writer).map_err(|error| error.to_string())?;
+    Ok(json.into())
+}
+
+fn typed(json: Bytes) -> Answer {
+    let mut answer = answer::json(json);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }

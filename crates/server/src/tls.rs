@@ -114,18 +114,19 @@ fn versions(min: &str) -> &'static [&'static SupportedProtocolVersion] {
 fn provider(settings: &TlsSettings) -> Result<CryptoProvider, TlsError> {
     let mut provider = ring::default_provider();
     if !settings.cipher_suites.is_empty() {
+        let wanted: Vec<&str> = settings.cipher_suites.iter().map(|name| today(name)).collect();
         let known: Vec<String> = provider.cipher_suites.iter().filter_map(tls12_name).collect();
         provider.cipher_suites.retain(|suite| match tls12_name(suite) {
-            Some(name) => settings.cipher_suites.contains(&name),
+            Some(name) => wanted.contains(&name.as_str()),
             None => true,
         });
         let spoken = provider.cipher_suites.iter().any(|suite| tls12_name(suite).is_some());
         if !spoken && settings.min_version != "VersionTLS13" {
             return Err(TlsError::Ciphers { known: known.join(", ") });
         }
-        for name in
-            settings.cipher_suites.iter().filter(|name| !known.contains(name) && !name.starts_with("TLS_AES"))
-        {
+        // Those of TLS 1.3 are always spoken.
+        let is_spoken = |name: &str| known.iter().any(|known| known == name) || !name.contains("_WITH_");
+        for name in wanted.into_iter().filter(|name| !is_spoken(name)) {
             tracing::warn!(suite = %name, "tlsCipherSuites: this build does not speak it; the others are used");
         }
     }
@@ -137,12 +138,28 @@ fn provider(settings: &TlsSettings) -> Result<CryptoProvider, TlsError> {
             .map(NamedGroup::from)
             .collect();
         provider.kx_groups.retain(|group| wanted.contains(&group.name()));
+        let is_spoken = |name: &NamedGroup| provider.kx_groups.iter().any(|group| group.name() == *name);
+        for name in wanted.iter().filter(|name| !is_spoken(name)) {
+            tracing::warn!(
+                curve = u16::from(*name),
+                "tlsCurvePreferences: this build does not speak it; the others are used"
+            );
+        }
         provider.kx_groups.sort_by_key(|group| wanted.iter().position(|name| *name == group.name()));
         if provider.kx_groups.is_empty() {
             return Err(TlsError::Curves);
         }
     }
     Ok(provider)
+}
+
+/// Go's former names of two suites, which hardening guides still print.
+fn today(name: &str) -> &str {
+    match name {
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        name => name,
+    }
 }
 
 /// The IANA name of a TLS 1.2 suite; those of TLS 1.3 cannot be chosen, as in Go.

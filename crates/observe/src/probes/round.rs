@@ -16,10 +16,10 @@ use super::prober::Key;
 const TRIES: usize = 3;
 /// At most so many commands run in containers at once for probes.
 const NODE_SLOTS: usize = 16;
-/// So many of them can be one pod's: commands that hang until their time limit hold up the probes of their own pod only.
+/// So many of them can be one pod's: a pod with many probes holds up nobody's but its own.
 const POD_SLOTS: usize = 2;
-/// A command that runs for this long no longer counts against the node: what costs is to start one, and commands that
-/// hang until their time limit, in however many pods, must not keep all others from being asked.
+/// A command that runs for this long no longer counts: what costs is to start one, and commands that hang until their time
+/// limit, in however many pods, must not keep others from being asked, nor those of a sidecar the main container's.
 const STARTING: Duration = Duration::from_millis(500);
 
 /// Turns at running a command.
@@ -31,19 +31,18 @@ pub(super) struct ExecSlots {
 
 /// A turn, until it is dropped.
 pub(super) struct Slot {
-    node: Option<OwnedSemaphorePermit>,
-    _pod: OwnedSemaphorePermit,
+    starting: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
 impl Slot {
-    /// Waits for the end of `work`. If that takes long, the node's part of the slot goes back meanwhile.
+    /// Waits for the end of `work`. If that takes long, the slot goes back meanwhile.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         // Cancel safe: the work is polled by reference, and a sleep.
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = tokio::time::sleep(STARTING), if self.node.is_some() => self.node = None,
+            () = tokio::time::sleep(STARTING), if self.starting.is_some() => self.starting = None,
         }
         work.await
     }
@@ -64,7 +63,7 @@ impl ExecSlots {
     pub(super) async fn turn(&self) -> Option<Slot> {
         let pod = Arc::clone(&self.pod).acquire_owned().await.ok()?;
         let node = Arc::clone(&self.node).acquire_owned().await.ok()?;
-        Some(Slot { node: Some(node), _pod: pod })
+        Some(Slot { starting: Some((pod, node)) })
     }
 }
 
@@ -148,6 +147,21 @@ mod tests {
         let node = ExecSlots::of_node();
         let slots = (0..2 * NODE_SLOTS).map(|_| node.of_pod().turn().now_or_never().flatten());
         assert_eq!(slots.collect::<Vec<_>>().iter().flatten().count(), NODE_SLOTS);
+    }
+
+    #[tokio::test]
+    async fn a_container_that_hangs_leaves_slots_to_the_others_of_its_pod() {
+        let pod = ExecSlots::of_node().of_pod();
+        let hanging = (0..POD_SLOTS).map(|_| async {
+            pod.turn().await.unwrap().during(std::future::pending::<()>()).await;
+        });
+        let hanging = futures_util::future::join_all(hanging);
+        tokio::select! {
+            biased;
+            _ = hanging => panic!("they hang"),
+            slot = pod.turn() => assert!(slot.is_some()),
+            () = tokio::time::sleep(Duration::from_secs(40)) => panic!("the other is never asked"),
+        }
     }
 
     #[tokio::test]

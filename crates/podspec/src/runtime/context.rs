@@ -35,6 +35,8 @@ pub struct NodeSettings {
     pub huge_page_sizes: Vec<String>,
     /// Paths masked beside the fixed ones: each `/sys/devices/system/cpu/cpuN/thermal_throttle` that exists.
     pub extra_masked_paths: Vec<String>,
+    /// The kernel keeps containers apart by SELinux labels, so that what is made for them must be labelled as theirs.
+    pub selinux: bool,
 }
 
 impl Default for NodeSettings {
@@ -55,6 +57,7 @@ impl Default for NodeSettings {
             memory_qos: Some(MemoryQos::default()),
             huge_page_sizes: Vec::new(),
             extra_masked_paths: Vec::new(),
+            selinux: false,
         }
     }
 }

@@ -103,7 +103,7 @@ const ROWS: &[Row] = &[
     works("spec.securityContext.runAsUser", USERS),
     passed(
         "spec.securityContext.seLinuxChangePolicy",
-        "SELinux labels are the runtime's work, not done by mount option",
+        "the runtime labels what was made for the pod, file by file; it is not done by mount option",
     ),
     passed("spec.securityContext.seLinuxOptions", RUNTIME),
     works("spec.securityContext.seccompProfile", SECCOMP),

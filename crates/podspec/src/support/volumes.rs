@@ -22,6 +22,7 @@ const ROWS: &[Row] = &[
             "volumes::empty_dirs_on_every_medium",
             "volumes::a_pod_that_has_ended_gives_its_volumes_back",
             "mounts::nothing_is_deleted_through_a_mount",
+            "gates::fields_whose_gate_is_off_are_ignored_with_a_warning",
         ],
     ),
     works(

@@ -59,6 +59,8 @@ pub struct MountWish {
     pub recursive_read_only: bool,
     /// Which mounts made later are seen on the other side.
     pub propagation: MountPropagation,
+    /// The runtime is to give it the container's SELinux label: it was made for the pod, and is nobody else's.
+    pub relabel: bool,
 }
 
 /// What is mounted.
@@ -164,6 +166,7 @@ pub fn mount_wishes<'e>(
                     Some("Bidirectional") => MountPropagation::PropagationBidirectional,
                     _ => MountPropagation::PropagationPrivate,
                 },
+                relabel: node.selinux && is_the_pods_own(volume),
             })
         })
         .collect()
@@ -180,6 +183,15 @@ fn always_read_only(volume: &Volume) -> bool {
         || volume.projected.is_some()
         || volume.image.is_some()
         || volume.nfs.as_ref().is_some_and(|nfs| nfs.read_only == Some(true))
+}
+
+/// What the machine or others have is labelled by its owner.
+fn is_the_pods_own(volume: &Volume) -> bool {
+    volume.empty_dir.is_some()
+        || volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
 }
 
 fn absolute(path: &str) -> String {

@@ -242,9 +242,9 @@ fn memory_size(pod: &Pod, own_limit: Option<i64>, node: &NodeSettings) -> Option
 /// The page size of a medium: the one it names, or the only one that the pod asks for.
 fn page_size(pod: &Pod, medium: &str, named: &str) -> Result<String, VolumeSpecError> {
     let unclear = |why| VolumeSpecError::HugePages { medium: medium.to_owned(), why };
-    let mut asked: Vec<(i64, &str)> = pod
-        .all_containers()
-        .filter_map(|(_, container)| container.resources.as_ref())
+    let of_containers = pod.all_containers().filter_map(|(_, container)| container.resources.as_ref());
+    let mut asked: Vec<(i64, &str)> = of_containers
+        .chain(pod.spec_ref().resources.as_ref())
         .flat_map(|resources| [&resources.requests, &resources.limits])
         .flatten()
         .flat_map(|list| list.keys())
@@ -259,12 +259,12 @@ fn page_size(pod: &Pod, medium: &str, named: &str) -> Result<String, VolumeSpecE
             if asked.iter().any(|(other, _)| *other == bytes) {
                 Ok(size.to_owned())
             } else {
-                Err(unclear("no container requests huge pages of its size"))
+                Err(unclear("neither the pod nor a container requests huge pages of its size"))
             }
         }
         None if named.is_empty() => match asked.as_slice() {
             [(_, size)] => Ok((*size).to_owned()),
-            [] => Err(unclear("no container requests huge pages")),
+            [] => Err(unclear("neither the pod nor a container requests huge pages")),
             _ => Err(unclear("containers request huge pages of several sizes")),
         },
         None => Err(VolumeSpecError::Medium { medium: medium.to_owned() }),

@@ -52,8 +52,14 @@ fn huge_pages_have_one_certain_size() {
     assert_eq!(size("HugePages", &two), "2Mi");
     assert_eq!(size("HugePages-1Gi", &both), "1Gi");
     assert!(size("HugePages", &both).contains("several sizes"));
-    assert!(size("HugePages", &json!({})).contains("no container requests huge pages"));
-    assert!(size("HugePages-1Gi", &two).contains("no container requests huge pages of its size"));
+    assert!(size("HugePages", &json!({})).contains("neither the pod nor a container requests huge pages"));
+    assert!(size("HugePages-1Gi", &two).contains("requests huge pages of its size"));
+    let of_pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "resources": two}})).unwrap();
+    assert_eq!(
+        page_size(&of_pod, "HugePages", "").unwrap(),
+        "2Mi",
+        "what the pod asks for as a whole counts"
+    );
     assert!(size("HugePages-x", &two).contains("no quantity"));
     assert!(size("Floppy", &two).contains("unknown storage medium"));
 }
