@@ -5,10 +5,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use mainstay_e2e::{idle, seen::PATIENCE, sh, with};
+use mainstay_e2e::{LISTENER, finish, idle, noise, pod, seen::PATIENCE, sh, speak, with};
 use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, patient, tls_client, wait_until};
 use serde_json::{Value, json};
 
@@ -215,6 +216,8 @@ fn kubectl_works_as_with_any_node() {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "once" },
         "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [sh("c", "echo done")] } } },
     }));
+    let listener = with(sh("c", LISTENER), json!({ "stdin": true }));
+    cluster.apply(&pod("listener", json!({ "restartPolicy": "Never", "containers": [listener] })));
     let agents = cluster.ready("app=agent", 1, "1");
     let name = agents[0]["metadata"]["name"].as_str().unwrap();
     cluster.kubectl(&["wait", "--for=condition=complete", "job/once", &timeout()]);
@@ -263,6 +266,62 @@ fn kubectl_works_as_with_any_node() {
         assert!(count > 0, "it ends too soon: {answer}");
         answer.push_str(&String::from_utf8_lossy(&part[..count]));
     }
+    attach_and_terminal(&cluster, name);
+    copies(&cluster, containerd.dir(), name);
+}
+
+/// `kubectl attach -i` is heard by the container's own process, and `kubectl exec -it` has a terminal.
+fn attach_and_terminal(cluster: &Cluster, name: &str) {
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/listener", &timeout()]);
+    let mut attach = cluster.plane.kubectl(&["attach", "-i", "listener"]).unwrap();
+    let attach = attach.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (seen, answers) = speak(attach, b"one\nbye\n").unwrap();
+    assert_eq!((seen.code, answers.as_str()), (Some(0), "got one\ngot bye"), "{seen:?}");
+    let code = "jsonpath={.status.phase} {.status.containerStatuses[0].state.terminated.exitCode}";
+    cluster.says(&["get", "pod", "listener", "-o", code], "Failed 3");
+
+    // kubectl takes a terminal only if it has one itself.
+    let kubectl = cluster.plane.kubectl(&[]).unwrap();
+    let inside = format!("{} exec -it {name} -- sh -c 'tty && exit 5'", kubectl.get_program().display());
+    let mut script = Command::new("script");
+    script.args(["-qec", &inside, "/dev/null"]);
+    script.envs(kubectl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    // A terminal whose input ends hangs up.
+    let _stdin = child.stdin.take();
+    let seen = finish(child, b"").unwrap();
+    assert!(seen.code == Some(5) && seen.text().contains("/dev/pts/"), "{seen:?}");
+}
+
+/// `kubectl cp`: a binary file and a directory, into a pod and back, byte for byte.
+fn copies(cluster: &Cluster, dir: &Path, name: &str) {
+    let (here, back) = (dir.join("copied"), dir.join("copied-back"));
+    let tree = here.join("tree");
+    fs::create_dir_all(tree.join("deep/deeper")).unwrap();
+    fs::create_dir(&back).unwrap();
+    let binary = noise(3_000_001);
+    let files: [(&str, &[u8]); 4] = [
+        ("binary", &binary),
+        ("tree/empty", b""),
+        ("tree/with space", b"a\0b\r\nc"),
+        ("tree/deep/deeper/bytes", &binary[..70_000]),
+    ];
+    for (file, bytes) in &files {
+        fs::write(here.join(file), bytes).unwrap();
+    }
+    let local = |path: &Path| path.to_str().unwrap().to_owned();
+    for what in ["binary", "tree"] {
+        let inside = format!("{name}:/tmp/{what}");
+        cluster.kubectl(&["cp", &local(&here.join(what)), &inside]);
+        cluster.kubectl(&["cp", &inside, &local(&back.join(what))]);
+    }
+    let sum = cluster.kubectl(&["exec", name, "--", "sha256sum", "/tmp/binary"]);
+    let own = Command::new("sha256sum").arg(here.join("binary")).output().unwrap();
+    assert_eq!(&sum.as_bytes()[..64], &own.stdout[..64], "what is in the pod");
+    for (file, bytes) in &files {
+        assert!(fs::read(back.join(file)).unwrap() == *bytes, "{file} came back as something else");
+    }
 }
 
 #[test]
@@ -305,6 +364,8 @@ fn a_stateful_set_behind_a_service_is_drained() {
     })
     .unwrap();
 
+    evicted_by_a_taint(&cluster, &pods);
+
     // A drain ends them and keeps others away until the node is open again.
     cluster.kubectl(&["drain", "node", "--ignore-daemonsets", "--force", &timeout()]);
     let nodes = cluster.kubectl(&["get", "nodes"]);
@@ -315,5 +376,44 @@ fn a_stateful_set_behind_a_service_is_drained() {
     })
     .unwrap();
     cluster.kubectl(&["uncordon", "node"]);
+    cluster.ready("app=db", 2, "1");
+}
+
+/// Who does not tolerate a taint has to go, and comes back when it is gone; who tolerates it does not notice.
+fn evicted_by_a_taint(cluster: &Cluster, pods: &[Value]) {
+    let toleration = json!([{ "key": "repairs", "operator": "Exists", "effect": "NoExecute" }]);
+    let tolerant = json!({
+        "terminationGracePeriodSeconds": 1, "containers": [idle("c")], "tolerations": toleration,
+    });
+    cluster.apply(&pod("tolerant", tolerant));
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/tolerant", &timeout()]);
+    let own = "{.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
+    let same = ["get", "pod", "tolerant", "-o", &format!("jsonpath={own}")];
+    let before = cluster.kubectl(&same);
+    cluster.kubectl(&["taint", "node", "node", "repairs=now:NoExecute"]);
+    let uid = |pod: &Value| pod["metadata"]["uid"].clone();
+    let old: Vec<Value> = pods.iter().map(uid).collect();
+    wait_until(PATIENCE * 2, "only the tolerant to be left on the node", || {
+        let own = cluster.node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        let list: Value = serde_json::from_str(&own).map_err(|error| error.to_string())?;
+        let names: Vec<_> =
+            list["items"].as_array().into_iter().flatten().map(|it| &it["metadata"]["name"]).collect();
+        if names == ["tolerant"] { Ok(()) } else { Err(own) }
+    })
+    .unwrap();
+    // Their successors wait for a node that takes them.
+    wait_until(PATIENCE * 2, "a successor that nobody takes", || {
+        let now = cluster.pods("app=db")?;
+        let waits = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let mut unscheduled =
+                conditions.filter(|it| it["type"] == "PodScheduled" && it["reason"] == "Unschedulable");
+            !old.contains(&uid(pod)) && pod["spec"]["nodeName"].is_null() && unscheduled.next().is_some()
+        };
+        if !now.is_empty() && now.iter().all(waits) { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .unwrap();
+    assert_eq!(cluster.kubectl(&same), before);
+    cluster.kubectl(&["taint", "node", "node", "repairs-"]);
     cluster.ready("app=db", 2, "1");
 }
