@@ -2,15 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mainstay_e2e::{LISTENER, finish, idle, noise, pod, seen::PATIENCE, sh, speak, with};
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, patient, tls_client, wait_until};
+use mainstay_testkit::{
+    Containerd, ControlPlane, Flavor, Http, Image, Node, Registry, patient, tls_client, wait_until,
+};
 use serde_json::{Value, json};
 
 /// Where pods find what they need to speak to the API server.
@@ -25,13 +28,32 @@ struct Cluster {
 impl Cluster {
     fn start(containerd: &Containerd) -> Self {
         let plane = ControlPlane::start_whole(containerd.dir().join("cluster")).unwrap();
+        Self::on(containerd, plane, Ipv4Addr::LOCALHOST, "{}")
+    }
+
+    /// The same where pods reach both: the API server and the node listen on the bridge of the pods, which only this test has.
+    /// So the node's ports can be those that everybody knows.
+    fn start_for_pods(containerd: &Containerd) -> Self {
+        containerd.make_bridge().unwrap();
+        let address = containerd.gateway();
+        let plane = ControlPlane::start_whole_on(containerd.dir().join("cluster"), address).unwrap();
+        Self::on(
+            containerd,
+            plane,
+            address,
+            &format!("{{address: {address}, port: 10250, readOnlyPort: 10255}}"),
+        )
+    }
+
+    fn on(containerd: &Containerd, plane: ControlPlane, address: Ipv4Addr, config: &str) -> Self {
         let clients = containerd.dir().join("clients.crt");
         fs::write(&clients, &plane.authority().pem).unwrap();
         let kubeconfig = plane.node_kubeconfig("node").unwrap();
         let node = Node::builder()
             .containerd(containerd)
             .config(format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display()))
-            .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
+            .config(config)
+            .args([format!("--kubeconfig={}", kubeconfig.display()), format!("--node-ip={address}")])
             .start()
             .unwrap();
         Self { node, plane }
@@ -52,8 +74,8 @@ impl Cluster {
         self.try_kubectl(args).unwrap()
     }
 
-    /// Has kubectl apply an object, as soon as an API server that is new itself can say what such objects are like.
-    fn apply(&self, object: &Value) {
+    /// Has kubectl apply an object, or YAML of several, as soon as an API server that is new itself can say what such objects are like.
+    fn apply(&self, object: &(impl Display + ?Sized)) {
         wait_until(PATIENCE, "kubectl apply", || {
             let mut kubectl = self.plane.kubectl(&["apply", "-f", "-"]).unwrap();
             let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -416,4 +438,86 @@ fn evicted_by_a_taint(cluster: &Cluster, pods: &[Value]) {
     assert_eq!(cluster.kubectl(&same), before);
     cluster.kubectl(&["taint", "node", "node", "repairs-"]);
     cluster.ready("app=db", 2, "1");
+}
+
+#[test]
+fn pods_are_let_in_by_their_secrets_and_accounts() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = Cluster::start_for_pods(&containerd);
+    pull_secrets(&cluster, &containerd);
+}
+
+/// A registry that asks for a password is opened by a Secret that the pod names, or its account, and by nothing else.
+fn pull_secrets(cluster: &Cluster, containerd: &Containerd) {
+    let registry = Registry::with_login("puller", "s3cret").unwrap();
+    registry.serve_as("closed.test", containerd).unwrap();
+    registry.push(containerd, &Image::named("docker.io/local/private:1"), "team/private:1").unwrap();
+    let login = |name: &str, password: &str| {
+        let password = format!("--docker-password={password}");
+        let server = "--docker-server=closed.test";
+        cluster.kubectl(&[
+            "create",
+            "secret",
+            "docker-registry",
+            name,
+            server,
+            "--docker-username=puller",
+            &password,
+        ]);
+    };
+    login("login", "s3cret");
+    login("wrong", "guess");
+    cluster.apply(&json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "puller" },
+        "imagePullSecrets": [{ "name": "login" }],
+    }));
+    // Everyone pulls, whatever others have pulled.
+    let image = json!({ "image": "closed.test/team/private:1", "imagePullPolicy": "Always" });
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), image)] });
+    let named = |name: &str| json!({ "imagePullSecrets": [{ "name": name }] });
+    for (name, more) in [
+        ("without", json!({})),
+        ("mistaken", named("wrong")),
+        ("early", named("later")),
+        ("by-pod", named("login")),
+        ("by-account", json!({ "serviceAccountName": "puller" })),
+    ] {
+        cluster.apply(&pod(name, with(spec.clone(), more)));
+    }
+    let told = |name: &str, reason: &str, text: &str| {
+        let selector = format!("--field-selector=involvedObject.name={name},reason={reason}");
+        wait_until(PATIENCE, &format!("the event {reason} of {name}"), || {
+            let said =
+                cluster.try_kubectl(&["get", "events", &selector, "-o", "jsonpath={.items[*].message}"])?;
+            if said.contains(text) { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
+    };
+    for name in ["by-pod", "by-account"] {
+        cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &timeout()]);
+        cluster.says(&["get", "pod", name, "-o", "jsonpath={.spec.imagePullSecrets[*].name}"], "login");
+        told(name, "Pulled", "Successfully pulled image \"closed.test/team/private:1\"");
+    }
+    for name in ["without", "mistaken", "early"] {
+        wait_until(PATIENCE, &format!("the refusal of {name}"), || {
+            let waiting = "jsonpath={.status.phase} {.status.containerStatuses[0].state.waiting}";
+            let said = cluster.try_kubectl(&["get", "pod", name, "-o", waiting])?;
+            let reasons = [r#"Pending {"#, r#""reason":"ErrImagePull""#, r#""reason":"ImagePullBackOff""#];
+            let [pending, first, later] = reasons.map(|part| said.contains(part));
+            let refused = ["401", "authorization", "denied"].iter().any(|part| said.contains(part));
+            assert!(!said.contains("guess"), "a password is never shown: {said}");
+            if pending && (first || later) && refused { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
+        told(name, "Failed", "Failed to pull image \"closed.test/team/private:1\"");
+    }
+    told("early", "FailedToRetrieveImagePullSecret", "(later)");
+    // The password comes, and nobody has to touch the pod.
+    login("later", "s3cret");
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/early", &timeout()]);
+    for word in ["s3cret", "guess"] {
+        assert!(!cluster.node.log().contains(word), "a password is not logged");
+    }
+    let names = ["without", "mistaken", "early", "by-pod", "by-account"];
+    cluster.kubectl(&[&["delete", "pod"], names.as_slice(), &[&timeout()]].concat());
 }
