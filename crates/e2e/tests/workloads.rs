@@ -440,11 +440,95 @@ fn evicted_by_a_taint(cluster: &Cluster, pods: &[Value]) {
     cluster.ready("app=db", 2, "1");
 }
 
+/// One who only reads, as a well-known text on the kubelet's API has it, but for the version of the API: `v1beta1` is no more.
+const MONITORING: &str = r#"
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mymonitoring
+  namespace: default
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: mymonitoring-clusterrole
+  namespace: default
+rules:
+- apiGroups: [""]
+  resources:
+  - nodes/log
+  - nodes/metrics
+  - nodes/proxy
+  - nodes/spec
+  - nodes/stats
+  verbs:
+  - 'get'
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mymonitoring-clusterrole-binding
+roleRef:
+  kind: ClusterRole
+  name: mymonitoring-clusterrole
+  apiGroup: "rbac.authorization.k8s.io"
+subjects:
+- kind: ServiceAccount
+  name: mymonitoring
+  namespace: default
+"#;
+
+/// One who may do everything with the node, as another text has it.
+const EXPERIMENT: &str = r#"
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: kubelet-api-experiment
+  namespace: default
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kubelet-api-experiment
+rules:
+- apiGroups:
+  - ""
+  resources:
+  - nodes/log
+  - nodes/metrics
+  - nodes/proxy
+  - nodes/stats
+  verbs:
+  - get
+  - create
+  - update
+  - patch
+  - delete
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: kubelet-api-experiment
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: kubelet-api-experiment
+subjects:
+- kind: ServiceAccount
+  name: kubelet-api-experiment
+  namespace: default
+"#;
+
 #[test]
 fn pods_are_let_in_by_their_secrets_and_accounts() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
     let cluster = Cluster::start_for_pods(&containerd);
+    // What may be read by whom is known to the API server a moment later; meanwhile a registry is tried.
+    for role in [MONITORING, EXPERIMENT] {
+        cluster.apply(role);
+    }
     pull_secrets(&cluster, &containerd);
+    read_from_inside(&cluster, containerd.gateway());
 }
 
 /// A registry that asks for a password is opened by a Secret that the pod names, or its account, and by nothing else.
@@ -520,4 +604,105 @@ fn pull_secrets(cluster: &Cluster, containerd: &Containerd) {
     }
     let names = ["without", "mistaken", "early", "by-pod", "by-account"];
     cluster.kubectl(&[&["delete", "pod"], names.as_slice(), &[&timeout()]].concat());
+}
+
+/// Pods read what their accounts may: from their node, from its read-only port, and through the API server.
+fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
+    let kubectl = cluster.plane.kubectl(&[]).unwrap().get_program().to_str().unwrap().to_owned();
+    // kubectl is static, so any image can have it. There is no DNS, so the names are in the pod's hosts file.
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "hostAliases": [{ "ip": gateway, "hostnames": ["node", "kubernetes"] }],
+        "containers": [with(idle("c"), json!({
+            "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+            "volumeMounts": [{ "name": "kubectl", "mountPath": "/bin/kubectl", "readOnly": true }],
+        }))],
+        "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
+    });
+    for account in ["mymonitoring", "kubelet-api-experiment", "default"] {
+        cluster.apply(&pod(account, with(spec.clone(), json!({ "serviceAccountName": account }))));
+    }
+    for pod in ["mymonitoring", "kubelet-api-experiment", "default"] {
+        cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), &timeout()]);
+    }
+    // As `curl -k --header "Authorization: Bearer $TOKEN" $SERVER$PATH`.
+    let asks = |pod: &str, server: &str, request: &str| {
+        let script = format!(
+            "TOKEN=$(cat {ACCOUNT}/token); exec kubectl --insecure-skip-tls-verify --token=$TOKEN --server={server} {request}"
+        );
+        cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script])
+    };
+    let answered = |pod: &str, server: &str, path: &str, parts: &[&str]| {
+        wait_until(PATIENCE, &format!("{pod} to read {server}{path}"), || {
+            let answer = asks(pod, server, &format!("get --raw '{path}'"))?;
+            if parts.iter().all(|part| answer.contains(part)) { Ok(()) } else { Err(answer) }
+        })
+        .unwrap();
+    };
+    let refused = |pod: &str, server: &str, request: &str, parts: &[&str]| {
+        wait_until(PATIENCE, &format!("{pod} to be refused {server} {request}"), || {
+            let error = match asks(pod, server, request) {
+                Ok(answer) => panic!("{pod} was given {server} {request}: {answer}"),
+                Err(error) => error,
+            };
+            if parts.iter().all(|part| error.contains(part)) { Ok(()) } else { Err(error) }
+        })
+        .unwrap();
+    };
+    let (node, api) =
+        ("https://$NODE_NAME:10250", format!("https://kubernetes:{}", cluster.plane.address().port()));
+    let proxy = |path: &str| format!("/api/v1/nodes/node/proxy{path}");
+
+    let usage = [r#"container_cpu_usage_seconds_total{container="c""#, r#"pod="mymonitoring""#];
+    answered("mymonitoring", node, "/metrics", &["kubelet_running_pods"]);
+    answered("mymonitoring", node, "/metrics/cadvisor", &usage);
+    answered("mymonitoring", &api, &proxy("/metrics"), &["kubelet_running_pods"]);
+    answered("mymonitoring", &api, &proxy("/metrics/cadvisor"), &usage);
+    answered("mymonitoring", &api, &proxy("/configz"), &[r#""webhook":{"enabled":true"#]);
+    answered("mymonitoring", &api, &proxy("/pods"), &[r#""name":"mymonitoring""#]);
+    // The same from outside, with a token of the account.
+    let bearer = format!("Bearer {}", cluster.kubectl(&["create", "token", "mymonitoring"]).trim());
+    let outside =
+        Http::Tls(cluster.plane.address(), tls_client(&cluster.plane.authority().pem, None).unwrap());
+    wait_until(PATIENCE, "an answer from outside", || {
+        let headers = [("Authorization", bearer.as_str())];
+        let answer = outside.request("GET", &proxy("/metrics/cadvisor"), &headers);
+        let answer = answer.map_err(|error| format!("{error:#}"))?;
+        let text = answer.text();
+        if answer.status == 200 && usage.iter().all(|part| text.contains(part)) { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+    // By the address that kubectl shows.
+    let internal = r#"jsonpath={.status.addresses[?(@.type == "InternalIP")].address}"#;
+    let address = cluster.kubectl(&["get", "node", "node", "-o", internal]);
+    let by_address = format!("https://{address}:10250");
+    let pods = [r#""kind":"PodList""#, r#""name":"kubelet-api-experiment""#, r#""name":"mymonitoring""#];
+    answered("kubelet-api-experiment", &by_address, "/pods", &pods);
+    answered("kubelet-api-experiment", &by_address, "/stats/summary", &[r#""podRef""#]);
+    // The read-only port asks nobody who he is.
+    for host in ["node", &address] {
+        let wget = format!("wget -q -O - http://{host}:10255/metrics/cadvisor");
+        wait_until(PATIENCE, &wget, || {
+            let answer = cluster.try_kubectl(&["exec", "default", "--", "sh", "-c", &wget])?;
+            if usage.iter().all(|part| answer.contains(part)) { Ok(()) } else { Err(answer) }
+        })
+        .unwrap();
+    }
+
+    // One role runs commands, the other reads only, and who has none is let nowhere.
+    let run = |pod: &str| format!("create --raw '/run/default/{pod}/c?cmd=hostname' -f /dev/null");
+    wait_until(PATIENCE, "a command to be run", || {
+        let ran = asks("kubelet-api-experiment", node, &run("mymonitoring"))?;
+        if ran == "mymonitoring\n" { Ok(()) } else { Err(ran) }
+    })
+    .unwrap();
+    let account = |name: &str| format!("user=system:serviceaccount:default:{name}, verb=");
+    refused("mymonitoring", node, &run("default"), &["Forbidden", &account("mymonitoring"), "create"]);
+    refused("default", node, "get --raw /pods", &["Forbidden", &account("default"), "get"]);
+    refused(
+        "default",
+        &api,
+        &format!("get --raw {}", proxy("/pods")),
+        &["cannot get resource \"nodes/proxy\""],
+    );
 }
