@@ -240,6 +240,8 @@ fn kubectl_works_as_with_any_node() {
     }));
     let listener = with(sh("c", LISTENER), json!({ "stdin": true }));
     cluster.apply(&pod("listener", json!({ "restartPolicy": "Never", "containers": [listener] })));
+    let deaf = sh("c", "trap '' TERM; while :; do sleep 1; done");
+    cluster.apply(&pod("deaf", json!({ "terminationGracePeriodSeconds": 100_000, "containers": [deaf] })));
     let agents = cluster.ready("app=agent", 1, "1");
     let name = agents[0]["metadata"]["name"].as_str().unwrap();
     cluster.kubectl(&["wait", "--for=condition=complete", "job/once", &timeout()]);
@@ -290,15 +292,27 @@ fn kubectl_works_as_with_any_node() {
     }
     attach_and_terminal(&cluster, name);
     copies(&cluster, containerd.dir(), name);
+    // It would outlast any wait, but for the grace that is given here.
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/deaf", &timeout()]);
+    cluster.kubectl(&["delete", "pod", "deaf", "--grace-period=1", &timeout()]);
 }
 
-/// `kubectl attach -i` is heard by the container's own process, and `kubectl exec -it` has a terminal.
+/// `kubectl attach -i` is heard by the container's own process and by who follows its log, and `kubectl exec -it` has a terminal.
 fn attach_and_terminal(cluster: &Cluster, name: &str) {
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod/listener", &timeout()]);
-    let mut attach = cluster.plane.kubectl(&["attach", "-i", "listener"]).unwrap();
-    let attach = attach.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = |args: &[&str]| {
+        let mut kubectl = cluster.plane.kubectl(args).unwrap();
+        kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let follow = begin(&["logs", "-f", "listener"]);
+    let attach = begin(&["attach", "-i", "listener"]);
     let (seen, answers) = speak(attach, b"one\nbye\n").unwrap();
     assert_eq!((seen.code, answers.as_str()), (Some(0), "got one\ngot bye"), "{seen:?}");
+    // Ends with the container.
+    let followed = finish(follow, b"").unwrap();
+    let (log, code) = (followed.text(), followed.code);
+    let heard: Vec<&str> = log.lines().filter(|line| *line != "waiting").collect();
+    assert_eq!((code, heard), (Some(0), vec!["got one", "got bye"]), "{followed:?}");
     let code = "jsonpath={.status.phase} {.status.containerStatuses[0].state.terminated.exitCode}";
     cluster.says(&["get", "pod", "listener", "-o", code], "Failed 3");
 
