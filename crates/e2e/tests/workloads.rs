@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use mainstay_e2e::{idle, seen::PATIENCE, sh, with};
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, patient, tls_client, wait_until};
+use mainstay_e2e::{LISTENER, finish, idle, noise, pod, seen::PATIENCE, sh, speak, with};
+use mainstay_testkit::{
+    Containerd, ControlPlane, Flavor, Http, Image, Node, Registry, patient, tls_client, wait_until,
+};
 use serde_json::{Value, json};
 
 /// Where pods find what they need to speak to the API server.
@@ -24,13 +28,32 @@ struct Cluster {
 impl Cluster {
     fn start(containerd: &Containerd) -> Self {
         let plane = ControlPlane::start_whole(containerd.dir().join("cluster")).unwrap();
+        Self::on(containerd, plane, Ipv4Addr::LOCALHOST, "{}")
+    }
+
+    /// The same where pods reach both: the API server and the node listen on the bridge of the pods, which only this test has.
+    /// So the node's ports can be those that everybody knows.
+    fn start_for_pods(containerd: &Containerd) -> Self {
+        containerd.make_bridge().unwrap();
+        let address = containerd.gateway();
+        let plane = ControlPlane::start_whole_on(containerd.dir().join("cluster"), address).unwrap();
+        Self::on(
+            containerd,
+            plane,
+            address,
+            &format!("{{address: {address}, port: 10250, readOnlyPort: 10255}}"),
+        )
+    }
+
+    fn on(containerd: &Containerd, plane: ControlPlane, address: Ipv4Addr, config: &str) -> Self {
         let clients = containerd.dir().join("clients.crt");
         fs::write(&clients, &plane.authority().pem).unwrap();
         let kubeconfig = plane.node_kubeconfig("node").unwrap();
         let node = Node::builder()
             .containerd(containerd)
             .config(format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display()))
-            .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
+            .config(config)
+            .args([format!("--kubeconfig={}", kubeconfig.display()), format!("--node-ip={address}")])
             .start()
             .unwrap();
         Self { node, plane }
@@ -51,8 +74,8 @@ impl Cluster {
         self.try_kubectl(args).unwrap()
     }
 
-    /// Has kubectl apply an object, as soon as an API server that is new itself can say what such objects are like.
-    fn apply(&self, object: &Value) {
+    /// Has kubectl apply an object, or YAML of several, as soon as an API server that is new itself can say what such objects are like.
+    fn apply(&self, object: &(impl Display + ?Sized)) {
         wait_until(PATIENCE, "kubectl apply", || {
             let mut kubectl = self.plane.kubectl(&["apply", "-f", "-"]).unwrap();
             let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -215,6 +238,10 @@ fn kubectl_works_as_with_any_node() {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "once" },
         "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [sh("c", "echo done")] } } },
     }));
+    let listener = with(sh("c", LISTENER), json!({ "stdin": true }));
+    cluster.apply(&pod("listener", json!({ "restartPolicy": "Never", "containers": [listener] })));
+    let deaf = sh("c", "trap '' TERM; while :; do sleep 1; done");
+    cluster.apply(&pod("deaf", json!({ "terminationGracePeriodSeconds": 100_000, "containers": [deaf] })));
     let agents = cluster.ready("app=agent", 1, "1");
     let name = agents[0]["metadata"]["name"].as_str().unwrap();
     cluster.kubectl(&["wait", "--for=condition=complete", "job/once", &timeout()]);
@@ -263,6 +290,74 @@ fn kubectl_works_as_with_any_node() {
         assert!(count > 0, "it ends too soon: {answer}");
         answer.push_str(&String::from_utf8_lossy(&part[..count]));
     }
+    attach_and_terminal(&cluster, name);
+    copies(&cluster, containerd.dir(), name);
+    // It would outlast any wait, but for the grace that is given here.
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/deaf", &timeout()]);
+    cluster.kubectl(&["delete", "pod", "deaf", "--grace-period=1", &timeout()]);
+}
+
+/// `kubectl attach -i` is heard by the container's own process and by who follows its log, and `kubectl exec -it` has a terminal.
+fn attach_and_terminal(cluster: &Cluster, name: &str) {
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/listener", &timeout()]);
+    let begin = |args: &[&str]| {
+        let mut kubectl = cluster.plane.kubectl(args).unwrap();
+        kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let follow = begin(&["logs", "-f", "listener"]);
+    let attach = begin(&["attach", "-i", "listener"]);
+    let (seen, answers) = speak(attach, b"one\nbye\n").unwrap();
+    assert_eq!((seen.code, answers.as_str()), (Some(0), "got one\ngot bye"), "{seen:?}");
+    // Ends with the container.
+    let followed = finish(follow, b"").unwrap();
+    let (log, code) = (followed.text(), followed.code);
+    let heard: Vec<&str> = log.lines().filter(|line| *line != "waiting").collect();
+    assert_eq!((code, heard), (Some(0), vec!["got one", "got bye"]), "{followed:?}");
+    let code = "jsonpath={.status.phase} {.status.containerStatuses[0].state.terminated.exitCode}";
+    cluster.says(&["get", "pod", "listener", "-o", code], "Failed 3");
+
+    // kubectl takes a terminal only if it has one itself.
+    let kubectl = cluster.plane.kubectl(&[]).unwrap();
+    let inside = format!("{} exec -it {name} -- sh -c 'tty && exit 5'", kubectl.get_program().display());
+    let mut script = Command::new("script");
+    script.args(["-qec", &inside, "/dev/null"]);
+    script.envs(kubectl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    // A terminal whose input ends hangs up.
+    let _stdin = child.stdin.take();
+    let seen = finish(child, b"").unwrap();
+    assert!(seen.code == Some(5) && seen.text().contains("/dev/pts/"), "{seen:?}");
+}
+
+/// `kubectl cp`: a binary file and a directory, into a pod and back, byte for byte.
+fn copies(cluster: &Cluster, dir: &Path, name: &str) {
+    let (here, back) = (dir.join("copied"), dir.join("copied-back"));
+    let tree = here.join("tree");
+    fs::create_dir_all(tree.join("deep/deeper")).unwrap();
+    fs::create_dir(&back).unwrap();
+    let binary = noise(3_000_001);
+    let files: [(&str, &[u8]); 4] = [
+        ("binary", &binary),
+        ("tree/empty", b""),
+        ("tree/with space", b"a\0b\r\nc"),
+        ("tree/deep/deeper/bytes", &binary[..70_000]),
+    ];
+    for (file, bytes) in &files {
+        fs::write(here.join(file), bytes).unwrap();
+    }
+    let local = |path: &Path| path.to_str().unwrap().to_owned();
+    for what in ["binary", "tree"] {
+        let inside = format!("{name}:/tmp/{what}");
+        cluster.kubectl(&["cp", &local(&here.join(what)), &inside]);
+        cluster.kubectl(&["cp", &inside, &local(&back.join(what))]);
+    }
+    let sum = cluster.kubectl(&["exec", name, "--", "sha256sum", "/tmp/binary"]);
+    let own = Command::new("sha256sum").arg(here.join("binary")).output().unwrap();
+    assert_eq!(&sum.as_bytes()[..64], &own.stdout[..64], "what is in the pod");
+    for (file, bytes) in &files {
+        assert!(fs::read(back.join(file)).unwrap() == *bytes, "{file} came back as something else");
+    }
 }
 
 #[test]
@@ -305,6 +400,8 @@ fn a_stateful_set_behind_a_service_is_drained() {
     })
     .unwrap();
 
+    evicted_by_a_taint(&cluster, &pods);
+
     // A drain ends them and keeps others away until the node is open again.
     cluster.kubectl(&["drain", "node", "--ignore-daemonsets", "--force", &timeout()]);
     let nodes = cluster.kubectl(&["get", "nodes"]);
@@ -316,4 +413,310 @@ fn a_stateful_set_behind_a_service_is_drained() {
     .unwrap();
     cluster.kubectl(&["uncordon", "node"]);
     cluster.ready("app=db", 2, "1");
+}
+
+/// Who does not tolerate a taint has to go, and comes back when it is gone; who tolerates it does not notice.
+fn evicted_by_a_taint(cluster: &Cluster, pods: &[Value]) {
+    let toleration = json!([{ "key": "repairs", "operator": "Exists", "effect": "NoExecute" }]);
+    let tolerant = json!({
+        "terminationGracePeriodSeconds": 1, "containers": [idle("c")], "tolerations": toleration,
+    });
+    cluster.apply(&pod("tolerant", tolerant));
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/tolerant", &timeout()]);
+    let own = "{.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
+    let same = ["get", "pod", "tolerant", "-o", &format!("jsonpath={own}")];
+    let before = cluster.kubectl(&same);
+    cluster.kubectl(&["taint", "node", "node", "repairs=now:NoExecute"]);
+    let uid = |pod: &Value| pod["metadata"]["uid"].clone();
+    let old: Vec<Value> = pods.iter().map(uid).collect();
+    wait_until(PATIENCE * 2, "only the tolerant to be left on the node", || {
+        let own = cluster.node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        let list: Value = serde_json::from_str(&own).map_err(|error| error.to_string())?;
+        let names: Vec<_> =
+            list["items"].as_array().into_iter().flatten().map(|it| &it["metadata"]["name"]).collect();
+        if names == ["tolerant"] { Ok(()) } else { Err(own) }
+    })
+    .unwrap();
+    // Their successors wait for a node that takes them.
+    wait_until(PATIENCE * 2, "a successor that nobody takes", || {
+        let now = cluster.pods("app=db")?;
+        let waits = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let mut unscheduled =
+                conditions.filter(|it| it["type"] == "PodScheduled" && it["reason"] == "Unschedulable");
+            !old.contains(&uid(pod)) && pod["spec"]["nodeName"].is_null() && unscheduled.next().is_some()
+        };
+        if !now.is_empty() && now.iter().all(waits) { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .unwrap();
+    assert_eq!(cluster.kubectl(&same), before);
+    cluster.kubectl(&["taint", "node", "node", "repairs-"]);
+    cluster.ready("app=db", 2, "1");
+}
+
+/// One who only reads, as a well-known text on the kubelet's API has it, but for the version of the API: `v1beta1` is no more.
+const MONITORING: &str = r#"
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mymonitoring
+  namespace: default
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: mymonitoring-clusterrole
+  namespace: default
+rules:
+- apiGroups: [""]
+  resources:
+  - nodes/log
+  - nodes/metrics
+  - nodes/proxy
+  - nodes/spec
+  - nodes/stats
+  verbs:
+  - 'get'
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mymonitoring-clusterrole-binding
+roleRef:
+  kind: ClusterRole
+  name: mymonitoring-clusterrole
+  apiGroup: "rbac.authorization.k8s.io"
+subjects:
+- kind: ServiceAccount
+  name: mymonitoring
+  namespace: default
+"#;
+
+/// One who may do everything with the node, as another text has it.
+const EXPERIMENT: &str = r#"
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: kubelet-api-experiment
+  namespace: default
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kubelet-api-experiment
+rules:
+- apiGroups:
+  - ""
+  resources:
+  - nodes/log
+  - nodes/metrics
+  - nodes/proxy
+  - nodes/stats
+  verbs:
+  - get
+  - create
+  - update
+  - patch
+  - delete
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: kubelet-api-experiment
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: kubelet-api-experiment
+subjects:
+- kind: ServiceAccount
+  name: kubelet-api-experiment
+  namespace: default
+"#;
+
+#[test]
+fn pods_are_let_in_by_their_secrets_and_accounts() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = Cluster::start_for_pods(&containerd);
+    // What may be read by whom is known to the API server a moment later; meanwhile a registry is tried.
+    for role in [MONITORING, EXPERIMENT] {
+        cluster.apply(role);
+    }
+    pull_secrets(&cluster, &containerd);
+    read_from_inside(&cluster, containerd.gateway());
+}
+
+/// A registry that asks for a password is opened by a Secret that the pod names, or its account, and by nothing else.
+fn pull_secrets(cluster: &Cluster, containerd: &Containerd) {
+    let registry = Registry::with_login("puller", "s3cret").unwrap();
+    registry.serve_as("closed.test", containerd).unwrap();
+    registry.push(containerd, &Image::named("docker.io/local/private:1"), "team/private:1").unwrap();
+    let login = |name: &str, password: &str| {
+        let password = format!("--docker-password={password}");
+        let server = "--docker-server=closed.test";
+        cluster.kubectl(&[
+            "create",
+            "secret",
+            "docker-registry",
+            name,
+            server,
+            "--docker-username=puller",
+            &password,
+        ]);
+    };
+    login("login", "s3cret");
+    login("wrong", "guess");
+    cluster.apply(&json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "puller" },
+        "imagePullSecrets": [{ "name": "login" }],
+    }));
+    // Everyone pulls, whatever others have pulled.
+    let image = json!({ "image": "closed.test/team/private:1", "imagePullPolicy": "Always" });
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), image)] });
+    let named = |name: &str| json!({ "imagePullSecrets": [{ "name": name }] });
+    for (name, more) in [
+        ("without", json!({})),
+        ("mistaken", named("wrong")),
+        ("early", named("later")),
+        ("by-pod", named("login")),
+        ("by-account", json!({ "serviceAccountName": "puller" })),
+    ] {
+        cluster.apply(&pod(name, with(spec.clone(), more)));
+    }
+    let told = |name: &str, reason: &str, text: &str| {
+        let selector = format!("--field-selector=involvedObject.name={name},reason={reason}");
+        wait_until(PATIENCE, &format!("the event {reason} of {name}"), || {
+            let said =
+                cluster.try_kubectl(&["get", "events", &selector, "-o", "jsonpath={.items[*].message}"])?;
+            if said.contains(text) { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
+    };
+    for name in ["by-pod", "by-account"] {
+        cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &timeout()]);
+        cluster.says(&["get", "pod", name, "-o", "jsonpath={.spec.imagePullSecrets[*].name}"], "login");
+        told(name, "Pulled", "Successfully pulled image \"closed.test/team/private:1\"");
+    }
+    for name in ["without", "mistaken", "early"] {
+        wait_until(PATIENCE, &format!("the refusal of {name}"), || {
+            let waiting = "jsonpath={.status.phase} {.status.containerStatuses[0].state.waiting}";
+            let said = cluster.try_kubectl(&["get", "pod", name, "-o", waiting])?;
+            let reasons = [r#"Pending {"#, r#""reason":"ErrImagePull""#, r#""reason":"ImagePullBackOff""#];
+            let [pending, first, later] = reasons.map(|part| said.contains(part));
+            let refused = ["401", "authorization", "denied"].iter().any(|part| said.contains(part));
+            assert!(!said.contains("guess"), "a password is never shown: {said}");
+            if pending && (first || later) && refused { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
+        told(name, "Failed", "Failed to pull image \"closed.test/team/private:1\"");
+    }
+    told("early", "FailedToRetrieveImagePullSecret", "(later)");
+    // The password comes, and nobody has to touch the pod.
+    login("later", "s3cret");
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/early", &timeout()]);
+    for word in ["s3cret", "guess"] {
+        assert!(!cluster.node.log().contains(word), "a password is not logged");
+    }
+    let names = ["without", "mistaken", "early", "by-pod", "by-account"];
+    cluster.kubectl(&[&["delete", "pod"], names.as_slice(), &[&timeout()]].concat());
+}
+
+/// Pods read what their accounts may: from their node, from its read-only port, and through the API server.
+fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
+    let kubectl = cluster.plane.kubectl(&[]).unwrap().get_program().to_str().unwrap().to_owned();
+    // kubectl is static, so any image can have it. There is no DNS, so the names are in the pod's hosts file.
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "hostAliases": [{ "ip": gateway, "hostnames": ["node", "kubernetes"] }],
+        "containers": [with(idle("c"), json!({
+            "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+            "volumeMounts": [{ "name": "kubectl", "mountPath": "/bin/kubectl", "readOnly": true }],
+        }))],
+        "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
+    });
+    for account in ["mymonitoring", "kubelet-api-experiment", "default"] {
+        cluster.apply(&pod(account, with(spec.clone(), json!({ "serviceAccountName": account }))));
+    }
+    for pod in ["mymonitoring", "kubelet-api-experiment", "default"] {
+        cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), &timeout()]);
+    }
+    // As `curl -k --header "Authorization: Bearer $TOKEN" $SERVER$PATH`.
+    let asks = |pod: &str, server: &str, request: &str| {
+        let script = format!(
+            "TOKEN=$(cat {ACCOUNT}/token); exec kubectl --insecure-skip-tls-verify --token=$TOKEN --server={server} {request}"
+        );
+        cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script])
+    };
+    let answered = |pod: &str, server: &str, path: &str, parts: &[&str]| {
+        wait_until(PATIENCE, &format!("{pod} to read {server}{path}"), || {
+            let answer = asks(pod, server, &format!("get --raw '{path}'"))?;
+            if parts.iter().all(|part| answer.contains(part)) { Ok(()) } else { Err(answer) }
+        })
+        .unwrap();
+    };
+    let refused = |pod: &str, server: &str, request: &str, parts: &[&str]| {
+        wait_until(PATIENCE, &format!("{pod} to be refused {server} {request}"), || {
+            let error = match asks(pod, server, request) {
+                Ok(answer) => panic!("{pod} was given {server} {request}: {answer}"),
+                Err(error) => error,
+            };
+            if parts.iter().all(|part| error.contains(part)) { Ok(()) } else { Err(error) }
+        })
+        .unwrap();
+    };
+    let (node, api) =
+        ("https://$NODE_NAME:10250", format!("https://kubernetes:{}", cluster.plane.address().port()));
+    let proxy = |path: &str| format!("/api/v1/nodes/node/proxy{path}");
+
+    let usage = [r#"container_cpu_usage_seconds_total{container="c""#, r#"pod="mymonitoring""#];
+    answered("mymonitoring", node, "/metrics", &["kubelet_running_pods"]);
+    answered("mymonitoring", node, "/metrics/cadvisor", &usage);
+    answered("mymonitoring", &api, &proxy("/metrics"), &["kubelet_running_pods"]);
+    answered("mymonitoring", &api, &proxy("/metrics/cadvisor"), &usage);
+    answered("mymonitoring", &api, &proxy("/configz"), &[r#""webhook":{"enabled":true"#]);
+    answered("mymonitoring", &api, &proxy("/pods"), &[r#""name":"mymonitoring""#]);
+    // The same from outside, with a token of the account.
+    let bearer = format!("Bearer {}", cluster.kubectl(&["create", "token", "mymonitoring"]).trim());
+    let outside =
+        Http::Tls(cluster.plane.address(), tls_client(&cluster.plane.authority().pem, None).unwrap());
+    wait_until(PATIENCE, "an answer from outside", || {
+        let headers = [("Authorization", bearer.as_str())];
+        let answer = outside.request("GET", &proxy("/metrics/cadvisor"), &headers);
+        let answer = answer.map_err(|error| format!("{error:#}"))?;
+        let text = answer.text();
+        if answer.status == 200 && usage.iter().all(|part| text.contains(part)) { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+    // By the address that kubectl shows.
+    let internal = r#"jsonpath={.status.addresses[?(@.type == "InternalIP")].address}"#;
+    let address = cluster.kubectl(&["get", "node", "node", "-o", internal]);
+    let by_address = format!("https://{address}:10250");
+    let pods = [r#""kind":"PodList""#, r#""name":"kubelet-api-experiment""#, r#""name":"mymonitoring""#];
+    answered("kubelet-api-experiment", &by_address, "/pods", &pods);
+    answered("kubelet-api-experiment", &by_address, "/stats/summary", &[r#""podRef""#]);
+    // The read-only port asks nobody who he is.
+    for host in ["node", &address] {
+        let wget = format!("wget -q -O - http://{host}:10255/metrics/cadvisor");
+        wait_until(PATIENCE, &wget, || {
+            let answer = cluster.try_kubectl(&["exec", "default", "--", "sh", "-c", &wget])?;
+            if usage.iter().all(|part| answer.contains(part)) { Ok(()) } else { Err(answer) }
+        })
+        .unwrap();
+    }
+
+    // One role runs commands, the other reads only, and who has none is let nowhere.
+    let run = |pod: &str| format!("create --raw '/run/default/{pod}/c?cmd=hostname' -f /dev/null");
+    wait_until(PATIENCE, "a command to be run", || {
+        let ran = asks("kubelet-api-experiment", node, &run("mymonitoring"))?;
+        if ran == "mymonitoring\n" { Ok(()) } else { Err(ran) }
+    })
+    .unwrap();
+    let account = |name: &str| format!("user=system:serviceaccount:default:{name}, verb=");
+    refused("mymonitoring", node, &run("default"), &["Forbidden", &account("mymonitoring"), "create"]);
+    refused("default", node, "get --raw /pods", &["Forbidden", &account("default"), "get"]);
+    refused(
+        "default",
+        &api,
+        &format!("get --raw {}", proxy("/pods")),
+        &["cannot get resource \"nodes/proxy\""],
+    );
 }

@@ -7,7 +7,7 @@ use crate::{Authority, Certificate, CertificateWish, Http, Response, Usage, tls_
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -41,7 +41,7 @@ impl ControlPlane {
     /// # Errors
     /// When they are not built (`cargo xtask tools etcd kube-apiserver`), or do not answer; the message has the end of the log.
     pub fn start(dir: impl Into<PathBuf>) -> Result<Self> {
-        Self::start_as(dir.into(), false)
+        Self::start_as(dir.into(), false, Ipv4Addr::LOCALHOST)
     }
 
     /// The same with controllers and scheduler, and with the admission plugin ServiceAccount: pods find tokens at
@@ -50,7 +50,16 @@ impl ControlPlane {
     /// # Errors
     /// When one is not built (`cargo xtask tools etcd kube-apiserver kubernetes`), or does not do its part.
     pub fn start_whole(dir: impl Into<PathBuf>) -> Result<Self> {
-        let mut plane = Self::start_as(dir.into(), true)?;
+        Self::start_whole_on(dir, Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same with an API server that listens on another address of this machine, such as [`crate::Containerd::gateway`],
+    /// where pods reach it.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start_whole`].
+    pub fn start_whole_on(dir: impl Into<PathBuf>, ip: Ipv4Addr) -> Result<Self> {
+        let mut plane = Self::start_as(dir.into(), true, ip)?;
         plane.start_controllers()?;
         let made = wait_until(START_DEADLINE, "the controllers to make the service account", || {
             for path in ["serviceaccounts/default", "configmaps/kube-root-ca.crt"] {
@@ -66,10 +75,11 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    fn start_as(dir: PathBuf, gives_accounts: bool) -> Result<Self> {
+    fn start_as(dir: PathBuf, gives_accounts: bool, ip: Ipv4Addr) -> Result<Self> {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let authority = Authority::new("cluster")?;
-        let names = ["127.0.0.1", "10.255.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
+        let own = ip.to_string();
+        let names = [own.as_str(), "10.255.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
         let wish = CertificateWish {
             name: "kube-apiserver",
             organizations: &[],
@@ -94,7 +104,7 @@ impl ControlPlane {
         let (etcd_address, peer) = (free_address()?, free_address()?);
         let mut plane = Self {
             dir,
-            address: free_address()?,
+            address: SocketAddr::from((ip, free_address()?.port())),
             authority,
             admin,
             etcd_address,
@@ -175,8 +185,8 @@ impl ControlPlane {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let mut args = vec![
             format!("--etcd-servers=http://{}", self.etcd_address),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--bind-address={}", self.address.ip()),
+            format!("--advertise-address={}", self.address.ip()),
             // Its own Service would need an address that is not loopback.
             "--endpoint-reconciler-type=none".to_owned(),
             format!("--secure-port={}", self.address.port()),

@@ -33,7 +33,13 @@ const ROWS: &[Row] = &[
     ),
     works("spec.containers[].workingDir", &["containers::containers_run_as_asked_and_within_their_limits"]),
     works("spec.containers[].imagePullPolicy", &["images::an_always_policy_pulls_at_each_start"]),
-    works("spec.imagePullSecrets", &["images::a_pull_secret_document_opens_a_closed_registry"]),
+    works(
+        "spec.imagePullSecrets",
+        &[
+            "images::a_pull_secret_document_opens_a_closed_registry",
+            "workloads::pods_are_let_in_by_their_secrets_and_accounts",
+        ],
+    ),
     works(
         "spec.initContainers[].name",
         &["restarts::init_containers_run_one_after_the_other_before_the_rest"],
