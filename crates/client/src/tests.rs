@@ -69,6 +69,7 @@ impl Fixture {
             acting: None,
             node_logs: Default::default(),
             host: Default::default(),
+            families: Default::default(),
         })
         .unwrap();
         let tasks = TaskGroup::new();

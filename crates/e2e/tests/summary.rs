@@ -115,6 +115,8 @@ fn check_stats(node: &Node) -> Result<()> {
     let cost = run(&["metrics", "cost", "--path", "/metrics/cadvisor", "--sort", "name"])?;
     let names: Vec<_> = cost.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     ensure!(names.contains(&"container_cpu_usage_seconds_total") && names.last() == Some(&"(all)"), "{cost}");
+    let is_denied = |name: &&str| *name == "container_last_seen" || name.starts_with("container_spec_");
+    ensure!(!names.iter().any(is_denied), "{cost}");
     Ok(())
 }
 
@@ -124,7 +126,11 @@ fn number(value: &Value) -> u64 {
 
 fn told(flavor: Flavor) -> Result<()> {
     let containerd = Containerd::start(flavor)?;
-    let node = Node::builder().containerd(&containerd).config("volumeStatsAggPeriod: 5s").start()?;
+    let node = Node::builder()
+        .containerd(&containerd)
+        .config("volumeStatsAggPeriod: 5s")
+        .args(["--metrics-deny=container_last_seen,container_spec_*"])
+        .start()?;
     let writes = "head -c 8388608 /dev/zero > /layer; head -c 4194304 /dev/zero > /scratch/file; \
         head -c 1048576 /dev/zero | tr '\\0' x | fold -w 1000; sync; trap 'exit 0' TERM; while :; do sleep 1; done";
     let mut container = shell("writes", writes);

@@ -95,6 +95,7 @@ impl Fixture {
                 ..NodeLogs::default()
             },
             host: Default::default(),
+            families: Default::default(),
         };
         change(&mut config);
         let bound = bind(config).unwrap();
