@@ -133,7 +133,7 @@ fn only(text: &[u8], names: &[&str]) -> Bytes {
     kept.into()
 }
 
-fn probes_text(mut out: Exposition, metrics: &ProbeMetrics, process_start: Timestamp) -> String {
+pub(crate) fn probes_text(mut out: Exposition, metrics: &ProbeMetrics, process_start: Timestamp) -> String {
     let series = metrics.read();
     // A family without samples is not told of.
     let name = "prober_probe_duration_seconds";
@@ -221,6 +221,13 @@ fn process_start_time(out: &mut Exposition, stability: &str, process_start: Time
 }
 
 #[cfg(test)]
+pub(crate) fn runtime_calls_text(calls: &mainstay_cri::CallStats) -> String {
+    let mut out = Exposition::default();
+    runtime_calls(&mut out, &calls.read());
+    out.finish()
+}
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
@@ -240,11 +247,7 @@ mod tests {
     #[test]
     fn the_text_of_runtime_calls() {
         let stats = mainstay_cri::CallStats::default();
-        let text = |stats: &mainstay_cri::CallStats| {
-            let mut out = Exposition::default();
-            runtime_calls(&mut out, &stats.read());
-            out.finish()
-        };
+        let text = runtime_calls_text;
         assert_eq!(text(&stats), "", "nothing called");
         stats.pretend("run_podsandbox", Duration::from_millis(250), false);
         stats.pretend("run_podsandbox", Duration::from_millis(3), true);

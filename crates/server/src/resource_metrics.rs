@@ -259,5 +259,11 @@ fn write(out: &mut Exposition, family: &Family, kind: Kind, rows: &[Row<'_>]) {
     }
 }
 
+/// What there is, of today's version.
+#[cfg(test)]
+pub(crate) fn families() -> impl Iterator<Item = (&'static str, Kind)> {
+    CONTAINERS.iter().chain(&NODE).chain(&PODS).map(|family| (family.name, family.kind))
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 mod acting;
 mod containerlogs;
+mod contrib;
 mod limits;
 mod listeners;
 mod matrix;
