@@ -39,7 +39,7 @@ install: $(BINARY) ## build a release and install it below PREFIX (/usr/local); 
 	"$(BINARY)" completion zsh > "$(PLACE)/share/zsh/site-functions/_mainstay"
 	"$(BINARY)" completion fish > "$(PLACE)/share/fish/vendor_completions.d/mainstay.fish"
 	install -d "$(PLACE)/share/doc/mainstay"
-	cp -R README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs examples proto "$(PLACE)/share/doc/mainstay/"
+	cp -R README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE contrib docs examples proto "$(PLACE)/share/doc/mainstay/"
 	# What leads into the sources is no link where there are none.
 	find "$(PLACE)/share/doc/mainstay" -name '*.md' -exec sed -E -i 's/\[([^]]*)\]\((\.\.\/)*crates\/[^)]*\)/\1/g' {} +
 	chmod -R u=rwX,go=rX "$(PLACE)/share/doc/mainstay" "$(PLACE)/share/bash-completion/completions/mainstay" \

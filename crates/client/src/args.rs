@@ -28,6 +28,11 @@ pub enum ClientCommand {
     Manifests(ManifestsArgs),
     /// Show which devices there are, and who holds them
     Resources(ResourcesArgs),
+    /// Show what the node, its pods and their containers use: CPU, memory, disks, network
+    Stats(StatsArgs),
+    /// Look at the metrics that the node serves
+    #[command(subcommand)]
+    Metrics(MetricsCommand),
     /// Show the node itself: version, container runtime, counts
     Node(NodeArgs),
     /// Print the configuration that is in effect, as a --config file would have it
@@ -257,6 +262,59 @@ pub struct ResourcesArgs {
     pub connect: ConnectArgs,
 }
 
+/// `mainstay stats`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StatsArgs {
+    /// Only these pods, with their containers: NAME or NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    pub names: Vec<String>,
+    /// Only pods of this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Show each container below its pod; so it is where pods are named
+    #[arg(long)]
+    pub containers: bool,
+    /// What pods, and containers within a pod, are sorted by; numbers go from the largest down
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: StatsOrder,
+    /// Print as data: what /stats/summary says of them
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// Leave the lines with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay metrics`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MetricsCommand {
+    /// Show how many series each family has, and how many bytes they take in an answer
+    Cost(CostArgs),
+}
+
+/// `mainstay metrics cost`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CostArgs {
+    /// Only this endpoint, such as /metrics/cadvisor; may be given more than once [default: all that are of today]
+    #[arg(long = "path", value_name = "PATH")]
+    pub paths: Vec<String>,
+    /// What families are sorted by; numbers go from the largest down
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: CostOrder,
+    /// Print as data
+    #[arg(short, long, value_enum)]
+    pub output: Option<StructuredFormat>,
+    /// Leave the line with the column names out
+    #[arg(long)]
+    pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 /// `mainstay node`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NodeArgs {
@@ -312,4 +370,34 @@ pub enum StructuredFormat {
     Json,
     /// YAML
     Yaml,
+}
+
+/// What `mainstay stats` sorts by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum StatsOrder {
+    /// Namespace and name
+    #[default]
+    Name,
+    /// CPU
+    Cpu,
+    /// Memory
+    Memory,
+    /// What was read from and written to devices
+    Io,
+    /// What was received and sent
+    Network,
+    /// Room on disk
+    Disk,
+}
+
+/// What `mainstay metrics cost` sorts by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CostOrder {
+    /// Bytes
+    #[default]
+    Bytes,
+    /// Series
+    Series,
+    /// The family's name
+    Name,
 }

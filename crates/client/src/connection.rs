@@ -77,17 +77,26 @@ impl Connection {
 
     /// A request whose answer has an end that waits for nothing; the answer as JSON.
     pub(crate) async fn json<T: DeserializeOwned>(&self, request: &str) -> Result<T, ClientError> {
+        let body = self.bytes(request).await?;
+        serde_json::from_slice(&body)
+            .map_err(|source| ClientError::Unreadable { request: request.to_owned(), source })
+    }
+
+    /// The same, as text.
+    pub(crate) async fn text(&self, request: &str) -> Result<String, ClientError> {
+        Ok(String::from_utf8_lossy(&self.bytes(request).await?).into_owned())
+    }
+
+    async fn bytes(&self, request: &str) -> Result<Vec<u8>, ClientError> {
         let mut stream = self.stream(request).await?;
         let mut body = Vec::new();
         loop {
             let piece = tokio::time::timeout(PIECE_TIMEOUT, stream.piece()).await;
             match piece.map_err(|_| silent(request, PIECE_TIMEOUT))?? {
                 Some(piece) => body.extend_from_slice(&piece),
-                None => break,
+                None => return Ok(body),
             }
         }
-        serde_json::from_slice(&body)
-            .map_err(|source| ClientError::Unreadable { request: request.to_owned(), source })
     }
 
     /// A request whose answer is read piece by piece. Anything but 200 is an error with the server's words.

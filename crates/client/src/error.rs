@@ -41,6 +41,12 @@ pub(crate) enum ClientError {
         "the label selector {selector:?} is not understood: {why}; write it as app=web,tier in (a,b),!canary"
     )]
     Selector { selector: String, why: String },
+    #[error(
+        "pod {pod} has no container that was measured; `mainstay describe pod {pod}` says whether one runs, and a new one is measured within seconds"
+    )]
+    NotMeasured { pod: String },
+    #[error("--path {path:?} is no endpoint of metrics; write one of {choices}")]
+    NoMetrics { path: String, choices: String },
     #[error("--since must be more than nothing; write a duration such as 5m")]
     Since,
     #[error("cannot print this as YAML")]
@@ -110,6 +116,7 @@ impl ClientError {
             | Self::Server { .. } => 3,
             Self::Selector { .. }
             | Self::Since
+            | Self::NoMetrics { .. }
             | Self::ServerUrl { .. }
             | Self::TokenInTheClear
             | Self::Ports { .. }

@@ -29,19 +29,21 @@ mod exec;
 mod forward;
 mod logs;
 mod manifests;
+mod metrics;
 mod node;
 mod output;
 mod pods;
 mod resources;
 mod select;
+mod stats;
 mod status;
 mod terminal;
 mod text;
 
 pub use args::{
-    ApiArgs, AttachArgs, ClientCommand, ConfigArgs, ConnectArgs, DescribeArgs, EventsArgs, ExecArgs,
-    ListFormat, LogsArgs, ManifestsArgs, NodeArgs, PodsArgs, PortForwardArgs, ResourcesArgs,
-    StructuredFormat,
+    ApiArgs, AttachArgs, ClientCommand, ConfigArgs, ConnectArgs, CostArgs, CostOrder, DescribeArgs,
+    EventsArgs, ExecArgs, ListFormat, LogsArgs, ManifestsArgs, MetricsCommand, NodeArgs, PodsArgs,
+    PortForwardArgs, ResourcesArgs, StatsArgs, StatsOrder, StructuredFormat,
 };
 
 use std::process::ExitCode;
@@ -88,6 +90,8 @@ async fn execute(command: ClientCommand, output: &mut Output) -> Result<u8, Clie
         ClientCommand::Events(args) => events::run(args, output).await?,
         ClientCommand::Manifests(args) => manifests::run(args, output).await?,
         ClientCommand::Resources(args) => resources::run(args, output).await?,
+        ClientCommand::Stats(args) => stats::run(args, output).await?,
+        ClientCommand::Metrics(MetricsCommand::Cost(args)) => metrics::cost(args, output).await?,
         ClientCommand::Node(args) => node::run(args, output).await?,
         ClientCommand::Config(args) => api::config(args, output).await?,
         ClientCommand::Api(args) => api::api(args, output).await?,

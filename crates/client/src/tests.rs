@@ -11,18 +11,20 @@ use std::{
 use clap::Parser;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_server::{ServerConfig, ServerState, bind};
+use mainstay_server::{Disks, ServerConfig, ServerState, bind};
 use mainstay_snapshot::{EventStoreConfig, go_json, start_events};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
     Assignments, ContainerPhase, DesiredState, Event, EventKind, EventSink, EventTarget, FileVerdict,
-    FullName, Heartbeat, HeldDevice, NodeSnapshot, ObservedContainer, ObservedPod, ObservedState, PodUid,
-    PodView, Ruling, RuntimeHealth,
+    Filesystems, FullName, Heartbeat, HeldDevice, NodeSnapshot, ObservedContainer, ObservedPod,
+    ObservedState, PodUid, PodView, Ruling, RuntimeHealth, Samples,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
+
+mod stats;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -37,6 +39,8 @@ struct Fixture {
     directory: tempfile::TempDir,
     snapshots: watch::Sender<Option<Arc<NodeSnapshot>>>,
     held: watch::Sender<Arc<Assignments>>,
+    samples: watch::Sender<Arc<Samples>>,
+    disks: watch::Sender<Arc<Filesystems>>,
     events: EventSink,
     tasks: TaskGroup,
     config: mainstay_server::ConfigPage,
@@ -65,12 +69,15 @@ impl Fixture {
             acting: None,
             node_logs: Default::default(),
             host: Default::default(),
+            families: Default::default(),
         })
         .unwrap();
         let tasks = TaskGroup::new();
         let config = mainstay_server::ConfigPage::default();
         let (snapshots, snapshot) = watch::channel(None);
         let (held, assignments) = watch::channel(Arc::default());
+        let (samples, newest_samples) = watch::channel(Arc::default());
+        let (disks, found) = watch::channel(Arc::default());
         let (events, receiver) = EventSink::bounded(64);
         let reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
         bound.serve(
@@ -79,9 +86,9 @@ impl Fixture {
                 events: reader,
                 assignments,
                 heartbeat: Heartbeat::default(),
-                samples: tokio::sync::watch::channel(Arc::default()).1,
+                samples: newest_samples,
                 probes: Default::default(),
-                disks: Default::default(),
+                disks: Disks { found, ..Disks::default() },
                 work: Default::default(),
                 facts: Default::default(),
                 calls: Default::default(),
@@ -92,7 +99,7 @@ impl Fixture {
             },
             &tasks,
         );
-        Self { directory, snapshots, held, events, tasks, config }
+        Self { directory, snapshots, held, samples, disks, events, tasks, config }
     }
 
     fn publish(&self, pods: &[Value]) {

@@ -15,6 +15,13 @@ pub(crate) fn is_cidr(text: &str) -> bool {
     prefix.bytes().all(|b| b.is_ascii_digit()) && prefix.parse::<u8>().is_ok_and(|prefix| prefix <= longest)
 }
 
+/// Whether the text is the name of a family of metrics, or the beginning of one with `*` behind it.
+pub(crate) fn is_family_pattern(text: &str) -> bool {
+    let (name, is_beginning) = text.strip_suffix('*').map_or((text, false), |beginning| (beginning, true));
+    let begins_well = name.bytes().next().map_or(is_beginning, |byte| !byte.is_ascii_digit());
+    begins_well && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'))
+}
+
 /// What is wrong with a label key (`[prefix/]name`), if anything.
 pub(crate) fn label_key_fault(key: &str) -> Option<String> {
     let name = match key.split_once('/') {

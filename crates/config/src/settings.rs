@@ -49,6 +49,12 @@ definitions! {
             /// Calls that each of them may make at once.
             "local-api-burst" local_api_burst: i32 = "10", flag("local-api-burst").kept().acted()
                 .check(Check::AtLeast(1)).note("mainstay's own; upstream's is 10");
+            /// Families of metrics that are served, on every endpoint of metrics: names, or beginnings with `*` behind them; empty for all.
+            "metrics-allow" metrics_allow: Vec<String>, flag("metrics-allow").kept().acted()
+                .check(Check::Rule("names of families, or their beginnings with * at the end")).note("mainstay's own");
+            /// Families of metrics that are not served, in the same words; goes before --metrics-allow.
+            "metrics-deny" metrics_deny: Vec<String>, flag("metrics-deny").kept().acted()
+                .check(Check::Rule("names of families, or their beginnings with * at the end")).note("mainstay's own");
             /// Labels of the Node object when it is created, as key=value pairs.
             "node-labels" node_labels: BTreeMap<String, String>, flag_as("node-labels", FlagStyle::Labels).kept().acted()
                 .check(Check::Rule("valid labels; of the kubernetes.io and k8s.io ones only those a node may set"));

@@ -91,13 +91,46 @@ fn check_machine(whole: &Value, node: &Node) -> Result<()> {
     Ok(())
 }
 
+/// What the command line says of the same, and of what it costs to tell.
+fn check_stats(node: &Node) -> Result<()> {
+    let run = |args: &[&str]| -> Result<String> {
+        let ran = node.cli(args)?;
+        let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+        ensure!(ran.status.success() && errors.is_empty(), "{args:?}: {errors}");
+        Ok(String::from_utf8(ran.stdout)?)
+    };
+    let all = run(&["stats", "--sort", "cpu"])?;
+    let (machine, pods) = all.split_once("\n\n").with_context(|| all.clone())?;
+    ensure!(machine.lines().nth(1).is_some_and(|line| line.starts_with(node.name())), "{all}");
+    let first = pods.lines().nth(1).unwrap_or_default();
+    ensure!(first.split_whitespace().nth(1) == Some(&format!("busy-{}", node.name())), "{all}");
+
+    let one = run(&["stats", "busy", "--sort", "disk", "--no-headers"])?;
+    let rows: Vec<Vec<&str>> = one.lines().map(|line| line.split_whitespace().collect()).collect();
+    let [pod, writes, spins] = rows.as_slice() else { anyhow::bail!("{one}") };
+    ensure!(writes.get(2) == Some(&"writes") && spins.get(2) == Some(&"spins"), "{one}");
+    ensure!(pod.len() == 9 && pod.get(8).is_some_and(|disk| disk.ends_with("Mi")), "{one}");
+    ensure!(writes.get(9).is_some_and(|disk| disk.starts_with("9.") || disk.starts_with("10M")), "{one}");
+
+    let cost = run(&["metrics", "cost", "--path", "/metrics/cadvisor", "--sort", "name"])?;
+    let names: Vec<_> = cost.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    ensure!(names.contains(&"container_cpu_usage_seconds_total") && names.last() == Some(&"(all)"), "{cost}");
+    let is_denied = |name: &&str| *name == "container_last_seen" || name.starts_with("container_spec_");
+    ensure!(!names.iter().any(is_denied), "{cost}");
+    Ok(())
+}
+
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
 fn told(flavor: Flavor) -> Result<()> {
     let containerd = Containerd::start(flavor)?;
-    let node = Node::builder().containerd(&containerd).config("volumeStatsAggPeriod: 5s").start()?;
+    let node = Node::builder()
+        .containerd(&containerd)
+        .config("volumeStatsAggPeriod: 5s")
+        .args(["--metrics-deny=container_last_seen,container_spec_*"])
+        .start()?;
     let writes = "head -c 8388608 /dev/zero > /layer; head -c 4194304 /dev/zero > /scratch/file; \
         head -c 1048576 /dev/zero | tr '\\0' x | fold -w 1000; sync; trap 'exit 0' TERM; while :; do sleep 1; done";
     let mut container = shell("writes", writes);
@@ -116,6 +149,8 @@ fn told(flavor: Flavor) -> Result<()> {
     let uid = running(&node, "busy")?.uid().to_owned();
     wait_summary(&node, "what a pod wrote", |found| check_busy(pod(found, &node, "busy")?, &uid))?;
     wait_summary(&node, "what the node uses", |found| check_machine(found, &node))?;
+
+    wait_until(ROUNDS, "mainstay stats", || check_stats(&node).map_err(|error| format!("{error:#}")))?;
 
     let short = summary(&node, "/?only_cpu_and_memory=true")?;
     ensure!(short["node"].get("fs").is_none() && short["node"]["cpu"].is_object(), "{short}");

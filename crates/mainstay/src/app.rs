@@ -223,6 +223,10 @@ async fn build(
         }),
         node_logs: place::node_logs(loaded, container_log_links(&root)),
         host: host.clone(),
+        families: mainstay_server::FamilyChoice {
+            allow: loaded.settings.metrics_allow.clone(),
+            deny: loaded.settings.metrics_deny.clone(),
+        },
     })?;
     let local_apis = mainstay_grpc::bind(local_api::config(loaded, &root)?)?;
     let probe_metrics = ProbeMetrics::default();

@@ -35,6 +35,12 @@ pub(crate) struct RunArgs {
     /// Port of the health endpoint on loopback; 0 for none [default: 10248]
     #[arg(long, value_name = "PORT")]
     healthz_port: Option<u16>,
+    /// Serve only these families of metrics: names, or beginnings such as 'container_fs_*', with commas [default: all]
+    #[arg(long, value_name = "FAMILIES")]
+    metrics_allow: Option<String>,
+    /// Serve none of these families of metrics, also if they are allowed [default: none]
+    #[arg(long, value_name = "FAMILIES")]
+    metrics_deny: Option<String>,
     /// A KubeletConfiguration for everything else
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -80,6 +86,12 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
     }
     if let Some(port) = args.healthz_port {
         flag("healthz-port", port.to_string());
+    }
+    if let Some(families) = &args.metrics_allow {
+        flag("metrics-allow", families.clone());
+    }
+    if let Some(families) = &args.metrics_deny {
+        flag("metrics-deny", families.clone());
     }
     if let Some(config) = &args.config {
         flag("config", config.display().to_string());

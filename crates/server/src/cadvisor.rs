@@ -24,6 +24,7 @@ use crate::{
     answer::{self, Answer},
     body::Body,
     call::Call,
+    choice::FamilyChoice,
     exposition::{Exposition, Kind, float, labels},
     metrics,
     request::takes_gzip,
@@ -65,7 +66,8 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
     let names: Vec<String> = call.query.all("name[]").map(str::to_owned).collect();
     let samples = app.state.samples.borrow().clone();
     let disks = app.state.disks.found.borrow().clone();
-    let source = Source { samples, disks, machine, names };
+    let families = Arc::clone(&app.families);
+    let source = Source { samples, disks, machine, families, names };
     let mut answer = if takes_gzip(call.headers) {
         let bytes = app.cadvisor.compressed(source).await;
         let mut answer = answer::plain(StatusCode::OK, bytes);
@@ -120,13 +122,14 @@ struct Source {
     samples: Arc<Samples>,
     disks: Arc<Filesystems>,
     machine: Arc<Machine>,
+    families: Arc<FamilyChoice>,
     /// The families that are asked for; none is all.
     names: Vec<String>,
 }
 
 impl Source {
     fn takes(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
+        self.families.takes(name) && (self.names.is_empty() || self.names.iter().any(|wanted| wanted == name))
     }
 }
 

@@ -4,9 +4,14 @@
 //! alphabetical order are for the caller to see to, as its tables are made that way. OpenMetrics is not offered, since it
 //! would rename upstream's counters.
 
-use std::fmt::{Display, Write as _};
+use std::{
+    fmt::{Display, Write as _},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
+
+use crate::choice::FamilyChoice;
 
 /// What kind of family it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +25,21 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Exposition {
     text: String,
+    /// Nothing is all.
+    choice: Option<Arc<FamilyChoice>>,
 }
 
 impl Exposition {
+    /// A text for which somebody chose among the families.
+    pub(crate) fn of(choice: &Arc<FamilyChoice>) -> Self {
+        Self { choice: Some(Arc::clone(choice)), ..Self::default() }
+    }
+
+    /// Whether the family is to be served; who writes one asks first, once for all its samples.
+    pub(crate) fn takes(&self, family: &str) -> bool {
+        self.choice.as_ref().is_none_or(|choice| choice.takes(family))
+    }
+
     /// Begins a family.
     pub(crate) fn family(&mut self, name: &str, help: &str, kind: Kind) {
         let kind = match kind {

@@ -29,6 +29,7 @@ mod answer;
 mod body;
 mod cadvisor;
 mod call;
+mod choice;
 mod connection;
 mod container_logs;
 mod deed;
@@ -60,6 +61,7 @@ mod tls;
 mod watch;
 
 pub use acting::ActingConfig;
+pub use choice::FamilyChoice;
 pub use listen::{Bound, SecureConfig, ServeError, ServerConfig, bind};
 pub use node_logs::NodeLogs;
 pub use own_families::Facts;

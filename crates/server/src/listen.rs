@@ -28,6 +28,7 @@ use rustix::{
 use crate::{
     NodeLogs,
     acting::{Acting, ActingConfig},
+    choice::FamilyChoice,
     connection::{self, Limits, Listener},
     health::{Counts, LogCheck},
     own_metrics::OwnMetrics,
@@ -66,6 +67,8 @@ pub struct ServerConfig {
     pub node_logs: NodeLogs,
     /// The machine, of which `/spec/` tells.
     pub host: Host,
+    /// Which families of metrics are served.
+    pub families: FamilyChoice,
 }
 
 /// The TLS port.
@@ -226,6 +229,7 @@ impl Bound {
             node_logs: self.config.node_logs,
             host: self.config.host,
             machine: stats::KeptMachine::default(),
+            families: Arc::new(self.config.families),
             log_check: LogCheck::default(),
             resource_texts: ResourceTexts::default(),
             cadvisor: Default::default(),

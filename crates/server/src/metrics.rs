@@ -23,12 +23,13 @@ const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-un
 
 /// `/metrics/probes`. The method is not looked at, as upstream does not.
 pub(crate) fn probes(app: &App, call: &Call<'_>) -> Answer {
-    text(probes_text(&app.state.probes, app.state.process_start), app, call)
+    let out = Exposition::of(&app.families);
+    text(probes_text(out, &app.state.probes, app.state.process_start), app, call)
 }
 
 /// `/metrics`.
 pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
-    let mut out = Exposition::default();
+    let mut out = Exposition::of(&app.families);
     app.metrics.write(&mut out);
     runtime_calls(&mut out, &app.state.calls.read());
     let state = &app.state;
@@ -47,6 +48,9 @@ pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
         },
     );
     for (counter, series) in state.counters.read() {
+        if !out.takes(counter.name) {
+            continue;
+        }
         out.family(counter.name, counter.help, Kind::Counter);
         for (labels, count) in series {
             out.sample(counter.name, &labels, count);
@@ -63,14 +67,16 @@ pub(crate) fn slis(app: &App, call: &Call<'_>) -> Answer {
         return answer::plain(StatusCode::OK, "metrics reset\n");
     }
     let counts = app.health_counts.read();
-    let mut out = Exposition::default();
-    if !counts.is_empty() {
-        let name = "kubernetes_healthcheck";
+    let mut out = Exposition::of(&app.families);
+    let name = "kubernetes_healthcheck";
+    if !counts.is_empty() && out.takes(name) {
         out.family(name, "[STABLE] This metric records the result of a single healthcheck.", Kind::Gauge);
         for (check, count) in &counts {
             out.sample(name, &[("name", check), ("type", "healthz")], u8::from(count.is_well));
         }
-        let name = "kubernetes_healthchecks_total";
+    }
+    let name = "kubernetes_healthchecks_total";
+    if !counts.is_empty() && out.takes(name) {
         out.family(name, "[STABLE] This metric records the results of all healthcheck.", Kind::Counter);
         for (check, count) in &counts {
             for (status, times) in [("error", count.failed), ("success", count.passed)] {
@@ -87,7 +93,7 @@ pub(crate) fn slis(app: &App, call: &Call<'_>) -> Answer {
 /// `/metrics/resource`, in either version.
 pub(crate) fn resource(app: &App, call: &Call<'_>, version: Version) -> Answer {
     let samples = app.state.samples.borrow().clone();
-    text(app.resource_texts.of(&samples, version), app, call)
+    text(app.resource_texts.of(&samples, version, &app.families), app, call)
 }
 
 /// The families that are asked for by `name[]`, or all, compressed for those who can undo it.
@@ -127,12 +133,11 @@ fn only(text: &[u8], names: &[&str]) -> Bytes {
     kept.into()
 }
 
-fn probes_text(metrics: &ProbeMetrics, process_start: Timestamp) -> String {
+pub(crate) fn probes_text(mut out: Exposition, metrics: &ProbeMetrics, process_start: Timestamp) -> String {
     let series = metrics.read();
-    let mut out = Exposition::default();
     // A family without samples is not told of.
-    if series.iter().any(|(_, numbers)| numbers.successful > 0) {
-        let name = "prober_probe_duration_seconds";
+    let name = "prober_probe_duration_seconds";
+    if out.takes(name) && series.iter().any(|(_, numbers)| numbers.successful > 0) {
         out.family(name, "[ALPHA] Duration in seconds for a probe response.", Kind::Histogram);
         for (labels, numbers) in series.iter().filter(|(_, numbers)| numbers.successful > 0) {
             let labels = [
@@ -145,8 +150,8 @@ fn probes_text(metrics: &ProbeMetrics, process_start: Timestamp) -> String {
             out.histogram(name, &labels, buckets, (numbers.total.as_secs_f64(), numbers.successful));
         }
     }
-    if !series.is_empty() {
-        let name = "prober_probe_total";
+    let name = "prober_probe_total";
+    if out.takes(name) && !series.is_empty() {
         let help =
             "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.";
         out.family(name, help, Kind::Counter);
@@ -177,14 +182,16 @@ fn runtime_calls(out: &mut Exposition, calls: &[CallCount]) {
     }
     let name = "kubelet_runtime_operations_duration_seconds";
     let help = "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.";
-    out.family(name, help, Kind::Histogram);
-    for count in calls {
-        let buckets = call_bucket_bounds().into_iter().zip(count.buckets);
-        let labels = [("operation_type", count.call)];
-        out.histogram(name, &labels, buckets, (count.total.as_secs_f64(), count.calls));
+    if out.takes(name) {
+        out.family(name, help, Kind::Histogram);
+        for count in calls {
+            let buckets = call_bucket_bounds().into_iter().zip(count.buckets);
+            let labels = [("operation_type", count.call)];
+            out.histogram(name, &labels, buckets, (count.total.as_secs_f64(), count.calls));
+        }
     }
-    if calls.iter().any(|count| count.errors > 0) {
-        let name = "kubelet_runtime_operations_errors_total";
+    let name = "kubelet_runtime_operations_errors_total";
+    if out.takes(name) && calls.iter().any(|count| count.errors > 0) {
         let help = "[ALPHA] Cumulative number of runtime operation errors by operation type.";
         out.family(name, help, Kind::Counter);
         for count in calls.iter().filter(|count| count.errors > 0) {
@@ -193,19 +200,31 @@ fn runtime_calls(out: &mut Exposition, calls: &[CallCount]) {
     }
     let name = "kubelet_runtime_operations_total";
     let help = "[ALPHA] Cumulative number of runtime operations by operation type.";
-    out.family(name, help, Kind::Counter);
-    for count in calls {
-        out.sample(name, &[("operation_type", count.call)], count.calls);
+    if out.takes(name) {
+        out.family(name, help, Kind::Counter);
+        for count in calls {
+            out.sample(name, &[("operation_type", count.call)], count.calls);
+        }
     }
 }
 
 /// By which scrapers see that counters began anew. Upstream says how stable it is everywhere but on `/metrics`.
 fn process_start_time(out: &mut Exposition, stability: &str, process_start: Timestamp) {
     let name = "process_start_time_seconds";
+    if !out.takes(name) {
+        return;
+    }
     let help = format!("{stability}Start time of the process since unix epoch in seconds.");
     out.family(name, &help, Kind::Gauge);
     let millis = process_start.as_millisecond();
     out.sample(name, &[], format_args!("{}.{:03}", millis / 1000, millis % 1000));
+}
+
+#[cfg(test)]
+pub(crate) fn runtime_calls_text(calls: &mainstay_cri::CallStats) -> String {
+    let mut out = Exposition::default();
+    runtime_calls(&mut out, &calls.read());
+    out.finish()
 }
 
 #[cfg(test)]
@@ -228,11 +247,7 @@ mod tests {
     #[test]
     fn the_text_of_runtime_calls() {
         let stats = mainstay_cri::CallStats::default();
-        let text = |stats: &mainstay_cri::CallStats| {
-            let mut out = Exposition::default();
-            runtime_calls(&mut out, &stats.read());
-            out.finish()
-        };
+        let text = runtime_calls_text;
         assert_eq!(text(&stats), "", "nothing called");
         stats.pretend("run_podsandbox", Duration::from_millis(250), false);
         stats.pretend("run_podsandbox", Duration::from_millis(3), true);
@@ -267,7 +282,7 @@ mod tests {
         };
         let tail = "# HELP process_start_time_seconds [ALPHA] Start time of the process since unix epoch in seconds.\n\
             # TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1700000000.250\n";
-        assert_eq!(probes_text(&metrics, start), tail, "nothing probed");
+        assert_eq!(probes_text(Exposition::default(), &metrics, start), tail, "nothing probed");
         let ready = metrics.series(&label("a", ProbeKind::Readiness));
         ready.succeeded(Duration::from_millis(20));
         ready.failed();
@@ -275,7 +290,7 @@ mod tests {
         let unused = label("b", ProbeKind::Startup);
         drop(metrics.series(&unused));
         let base = "container=\"a\",namespace=\"default\",pod=\"web\"";
-        let text = probes_text(&metrics, start);
+        let text = probes_text(Exposition::default(), &metrics, start);
         for line in [
             format!("prober_probe_duration_seconds_bucket{{{base},probe_type=\"Readiness\",le=\"0.01\"}} 0"),
             format!("prober_probe_duration_seconds_bucket{{{base},probe_type=\"Readiness\",le=\"0.025\"}} 1"),
@@ -293,6 +308,9 @@ mod tests {
         assert!(text.ends_with(tail));
         assert!(!text.contains("Startup") && !text.contains("duration_seconds_count{container=\"a\",namespace=\"default\",pod=\"web\",probe_type=\"Liveness\""));
         metrics.remove(&label("a", ProbeKind::Readiness));
-        assert!(!probes_text(&metrics, start).contains("Readiness"), "gone with its probe");
+        assert!(
+            !probes_text(Exposition::default(), &metrics, start).contains("Readiness"),
+            "gone with its probe"
+        );
     }
 }

@@ -353,8 +353,10 @@ const PLATFORM: &str = "linux/other";
 /// Writes all that have something to say.
 pub(crate) fn write(out: &mut Exposition, source: &Source<'_>) {
     for family in FAMILIES {
-        let mut lines = Lines { out, family, begun: false };
-        (family.write)(&mut lines, source);
+        if out.takes(family.name) {
+            let mut lines = Lines { out, family, begun: false };
+            (family.write)(&mut lines, source);
+        }
     }
 }
 

@@ -104,33 +104,24 @@ impl OwnMetrics {
             return;
         }
         let name = "kubelet_http_inflight_requests";
-        out.family(name, "[ALPHA] Number of the inflight http requests", Kind::Gauge);
-        for (labels, series) in all.iter() {
-            out.sample(name, &labels.pairs(), series.in_flight.load(Ordering::Relaxed));
+        if out.takes(name) {
+            out.family(name, "[ALPHA] Number of the inflight http requests", Kind::Gauge);
+            for (labels, series) in all.iter() {
+                out.sample(name, &labels.pairs(), series.in_flight.load(Ordering::Relaxed));
+            }
         }
         let name = "kubelet_http_requests_duration_seconds";
-        out.family(name, "[ALPHA] Duration in seconds to serve http requests", Kind::Histogram);
-        for (labels, series) in all.iter() {
-            let count = series.finished.load(Ordering::Relaxed);
-            if count == 0 {
-                continue;
-            }
-            let mut below = 0;
-            let buckets = BUCKETS_MICROS.iter().zip(&series.buckets).map(|(bound, bucket)| {
-                below += bucket.load(Ordering::Relaxed);
-                (seconds(*bound), below)
-            });
-            let sum = seconds(series.sum_micros.load(Ordering::Relaxed));
-            out.histogram(name, &labels.pairs(), buckets, (sum, count));
+        if out.takes(name) {
+            out.family(name, "[ALPHA] Duration in seconds to serve http requests", Kind::Histogram);
+            write_durations(out, name, &all);
         }
         let name = "kubelet_http_requests_total";
-        out.family(
-            name,
-            "[ALPHA] Number of the http requests received since the server started",
-            Kind::Counter,
-        );
-        for (labels, series) in all.iter() {
-            out.sample(name, &labels.pairs(), series.received.load(Ordering::Relaxed));
+        if out.takes(name) {
+            let help = "[ALPHA] Number of the http requests received since the server started";
+            out.family(name, help, Kind::Counter);
+            for (labels, series) in all.iter() {
+                out.sample(name, &labels.pairs(), series.received.load(Ordering::Relaxed));
+            }
         }
         self.write_websockets(out);
     }
@@ -138,6 +129,9 @@ impl OwnMetrics {
     /// A series appears with its first request.
     fn write_websockets(&self, out: &mut Exposition) {
         let name = "kubelet_websocket_streaming_requests_total";
+        if !out.takes(name) {
+            return;
+        }
         let mut begun = false;
         for ((_, subresource), counter) in Streaming::ALL.iter().zip(&self.websockets) {
             let count = counter.load(Ordering::Relaxed);
@@ -151,6 +145,22 @@ impl OwnMetrics {
             }
             out.sample(name, &[("subresource", subresource)], count);
         }
+    }
+}
+
+fn write_durations(out: &mut Exposition, name: &str, all: &BTreeMap<Labels, Arc<Series>>) {
+    for (labels, series) in all {
+        let count = series.finished.load(Ordering::Relaxed);
+        if count == 0 {
+            continue;
+        }
+        let mut below = 0;
+        let buckets = BUCKETS_MICROS.iter().zip(&series.buckets).map(|(bound, bucket)| {
+            below += bucket.load(Ordering::Relaxed);
+            (seconds(*bound), below)
+        });
+        let sum = seconds(series.sum_micros.load(Ordering::Relaxed));
+        out.histogram(name, &labels.pairs(), buckets, (sum, count));
     }
 }
 

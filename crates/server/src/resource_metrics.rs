@@ -3,12 +3,15 @@
 //! The text is made once for each round of readings, by the first who asks for it; who asks again gets the same bytes, with
 //! the times at which the cgroups were read.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use mainstay_types::{PodSamples, Sample, Samples};
 
-use crate::exposition::{Exposition, Kind, labels};
+use crate::{
+    choice::FamilyChoice,
+    exposition::{Exposition, Kind, labels},
+};
 
 /// The newest text of each version.
 #[derive(Debug, Default)]
@@ -28,7 +31,7 @@ pub(crate) enum Version {
 
 impl ResourceTexts {
     /// The text for these readings.
-    pub(crate) fn of(&self, samples: &Samples, version: Version) -> Bytes {
+    pub(crate) fn of(&self, samples: &Samples, version: Version, choice: &Arc<FamilyChoice>) -> Bytes {
         let kept = match version {
             Version::Current => &self.current,
             Version::V1Alpha1 => &self.v1alpha1,
@@ -38,7 +41,7 @@ impl ResourceTexts {
         match &*kept {
             Some((generation, text)) if *generation == samples.generation => text.clone(),
             _ => {
-                let text = Bytes::from(render(samples, version));
+                let text = Bytes::from(render(samples, version, Exposition::of(choice)));
                 *kept = Some((samples.generation, text.clone()));
                 text
             }
@@ -177,8 +180,7 @@ fn is_usable(pod: &PodSamples) -> bool {
         && pod.containers.iter().all(|container| measured(&container.sample))
 }
 
-fn render(samples: &Samples, version: Version) -> String {
-    let mut out = Exposition::default();
+fn render(samples: &Samples, version: Version, mut out: Exposition) -> String {
     let mut pods: Vec<_> = samples.pods.values().filter(|pod| is_usable(pod)).collect();
     // Of two pods of one name, as while one replaces the other, one is shown.
     pods.sort_by(|a, b| (&a.full_name, a.pod.at).cmp(&(&b.full_name, b.pod.at)));
@@ -222,22 +224,30 @@ fn render(samples: &Samples, version: Version) -> String {
                 families.iter().for_each(|family| write(&mut out, family, family.kind, rows));
             }
             let help = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise";
-            out.family("resource_scrape_error", help, Kind::Gauge);
-            out.reading("resource_scrape_error", "", f64::from(u8::from(failed)), None);
+            scrape_error(&mut out, "resource_scrape_error", help, failed);
         }
         Version::V1Alpha1 => {
             for (families, rows) in [(&CONTAINERS[..2], &containers), (&NODE[..2], &root)] {
                 families.iter().for_each(|family| write(&mut out, family, Kind::Gauge, rows));
             }
             let help = "1 if there was an error while getting container metrics, 0 otherwise";
-            out.family("scrape_error", help, Kind::Gauge);
-            out.reading("scrape_error", "", f64::from(u8::from(failed)), None);
+            scrape_error(&mut out, "scrape_error", help, failed);
         }
     }
     out.finish()
 }
 
+fn scrape_error(out: &mut Exposition, name: &str, help: &str, failed: bool) {
+    if out.takes(name) {
+        out.family(name, help, Kind::Gauge);
+        out.reading(name, "", f64::from(u8::from(failed)), None);
+    }
+}
+
 fn write(out: &mut Exposition, family: &Family, kind: Kind, rows: &[Row<'_>]) {
+    if !out.takes(family.name) {
+        return;
+    }
     let mut begun = false;
     for row in rows {
         let Some(value) = (family.value)(row) else { continue };
@@ -247,6 +257,12 @@ fn write(out: &mut Exposition, family: &Family, kind: Kind, rows: &[Row<'_>]) {
         }
         out.reading(family.name, &row.labels, value, family.timed.then_some(row.sample.at));
     }
+}
+
+/// What there is, of today's version.
+#[cfg(test)]
+pub(crate) fn families() -> impl Iterator<Item = (&'static str, Kind)> {
+    CONTAINERS.iter().chain(&NODE).chain(&PODS).map(|family| (family.name, family.kind))
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
     let samples = app.state.samples.borrow().clone();
     if samples.root.is_none() {
-        return internal("the root cgroup has not been read yet");
+        return internal("the root cgroup has not been read yet; ask again in a moment");
     }
     let disks = app.state.disks.found.borrow().clone();
     if !short {

@@ -2,6 +2,7 @@
 
 mod acting;
 mod containerlogs;
+mod contrib;
 mod limits;
 mod listeners;
 mod matrix;
@@ -95,6 +96,7 @@ impl Fixture {
                 ..NodeLogs::default()
             },
             host: Default::default(),
+            families: Default::default(),
         };
         change(&mut config);
         let bound = bind(config).unwrap();

@@ -618,6 +618,17 @@ pub(super) fn check_settings(settings: &Settings, findings: &mut Findings) {
         "invalid root directory \"\" (--root-dir)",
         "remove the flag, or name a directory",
     );
+    for (flag, patterns) in
+        [("--metrics-allow", &settings.metrics_allow), ("--metrics-deny", &settings.metrics_deny)]
+    {
+        for pattern in patterns.iter().filter(|pattern| !names::is_family_pattern(pattern)) {
+            findings.add(
+                flag,
+                format!("{pattern:?} names no family of metrics ({flag})"),
+                "give names such as container_last_seen, or beginnings with one * at the end such as container_fs_*",
+            );
+        }
+    }
     node_ip(&settings.node_ip, findings);
     let mode = u32::from_str_radix(&settings.local_api_mode, 8);
     findings.require(

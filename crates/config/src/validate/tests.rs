@@ -602,6 +602,25 @@ fn the_host() {
 }
 
 #[test]
+fn families_of_metrics() {
+    let settings = |patterns: &[&str]| Settings {
+        metrics_deny: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
+        ..Settings::default()
+    };
+    let fine = ["container_fs_*", "up", "a:b", "_x9", "*"];
+    assert_eq!(validate_settings(&settings(&fine)), []);
+    for bad in ["", "a*b", "**", "9a", "a-b", "a{b=\"c\"}", " a", "a b", "*_total"] {
+        let problems = validate_settings(&settings(&["up", bad]));
+        let [problem] = problems.as_slice() else { panic!("{bad:?}: {problems:?}") };
+        assert_eq!(problem.path, "--metrics-deny");
+        assert!(problem.to_string().contains("names no family of metrics"), "{problem}");
+        assert!(problem.to_string().contains("such as container_fs_*"), "{problem}");
+    }
+    let allowed = Settings { metrics_allow: vec!["?".into()], ..Settings::default() };
+    assert_eq!(validate_settings(&allowed)[0].path, "--metrics-allow");
+}
+
+#[test]
 fn the_defaults_are_valid() {
     assert_eq!(validate(&KubeletConfiguration::default(), &FeatureGates::default()), []);
     assert_eq!(validate_settings(&Settings::default()), []);

@@ -71,6 +71,7 @@ fn source(names: &[&str]) -> Source {
         samples: Arc::new(samples),
         disks: Arc::new(Filesystems { devices: [device].into(), ..Filesystems::default() }),
         machine: Arc::new(machine),
+        families: Arc::default(),
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
@@ -153,6 +154,22 @@ fn families_by_name_and_nothing_without_a_reading() {
     let nothing = Source { samples: Arc::default(), ..source(&[]) };
     assert!(text(&nothing).contains("container_scrape_error 1\n"));
     assert!(!text(&nothing).contains("container_memory"));
+}
+
+#[test]
+fn what_is_denied_is_not_written() {
+    let families = FamilyChoice {
+        allow: vec!["container_*".into(), "machine_cpu_cores".into()],
+        deny: vec!["container_memory_*".into(), "container_scrape_error".into()],
+    };
+    let some = Source { families: Arc::new(families), ..source(&[]) };
+    let text = text(&some);
+    let told: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+    assert!(told.contains(&"container_cpu_usage_seconds_total"), "{told:?}");
+    let others: Vec<_> = told.iter().filter(|name| !name.starts_with("container_")).collect();
+    assert_eq!(others, [&"machine_cpu_cores"]);
+    assert!(!text.contains("\ncontainer_memory_") && !text.contains("container_scrape_error"), "{text}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn samples() -> Samples {
 
 #[test]
 fn the_text_is_upstreams() {
-    let text = render(&samples(), Version::Current);
+    let text = render(&samples(), Version::Current, Exposition::default());
     let expected = "\
 # HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the container in core-seconds
 # TYPE container_cpu_usage_seconds_total counter
@@ -94,7 +94,7 @@ container_cpu_usage_seconds_total{container=\"c\",namespace=\"default\",pod=\"we
 
 #[test]
 fn the_older_version_has_gauges_only() {
-    let text = render(&samples(), Version::V1Alpha1);
+    let text = render(&samples(), Version::V1Alpha1, Exposition::default());
     let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
     assert_eq!(
         types,
@@ -110,7 +110,7 @@ fn the_older_version_has_gauges_only() {
 
 #[test]
 fn nothing_read_yet_is_an_error_and_nothing_else() {
-    let text = render(&Samples::default(), Version::Current);
+    let text = render(&Samples::default(), Version::Current, Exposition::default());
     assert!(text.ends_with("resource_scrape_error 1\n") && text.lines().count() == 3, "{text}");
 }
 
@@ -118,10 +118,23 @@ fn nothing_read_yet_is_an_error_and_nothing_else() {
 fn a_text_is_made_once_for_each_round() {
     let texts = ResourceTexts::default();
     let mut samples = samples();
-    let first = texts.of(&samples, Version::Current);
-    assert_eq!(first.as_ptr(), texts.of(&samples, Version::Current).as_ptr(), "the same bytes");
-    assert_ne!(first, texts.of(&samples, Version::V1Alpha1));
+    let first = texts.of(&samples, Version::Current, &Arc::default());
+    assert_eq!(
+        first.as_ptr(),
+        texts.of(&samples, Version::Current, &Arc::default()).as_ptr(),
+        "the same bytes"
+    );
+    assert_ne!(first, texts.of(&samples, Version::V1Alpha1, &Arc::default()));
     samples.generation = 2;
     samples.pods.clear();
-    assert_ne!(first, texts.of(&samples, Version::Current));
+    assert_ne!(first, texts.of(&samples, Version::Current, &Arc::default()));
+}
+
+#[test]
+fn what_is_denied_is_not_written() {
+    let deny = vec!["container_*".to_owned(), "resource_scrape_error".to_owned()];
+    let choice = Arc::new(FamilyChoice { deny, ..FamilyChoice::default() });
+    let text = render(&samples(), Version::Current, Exposition::of(&choice));
+    assert!(text.contains("\nnode_cpu_usage_seconds_total "), "{text}");
+    assert!(!text.contains("container_cpu") && !text.contains("scrape_error"), "{text}");
 }

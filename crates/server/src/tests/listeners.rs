@@ -17,6 +17,7 @@ fn config(socket: PathBuf) -> ServerConfig {
         acting: None,
         node_logs: Default::default(),
         host: Default::default(),
+        families: Default::default(),
     }
 }
 

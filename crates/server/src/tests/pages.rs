@@ -109,3 +109,42 @@ async fn the_manual_is_served() {
     assert!(document["paths"]["/pods"]["get"]["summary"].is_string());
     assert_eq!(fixture.get("/openapi").await.status, 307);
 }
+
+#[tokio::test]
+async fn families_that_are_denied_are_on_no_page() {
+    let families = |deny: &[&str]| {
+        let deny = deny.iter().map(|it| (*it).to_owned()).collect();
+        Fixture::configured(|config| config.families = crate::FamilyChoice { allow: Vec::new(), deny }).0
+    };
+    let paths = [
+        "/metrics",
+        "/metrics/cadvisor",
+        "/metrics/probes",
+        "/metrics/resource",
+        "/metrics/resource/v1alpha1",
+        "/metrics/slis",
+    ];
+    let all = families(&[]);
+    let some = families(&[
+        "process_*",
+        "kubelet_http_requests_*",
+        "container_scrape_error",
+        "kubernetes_healthcheck",
+    ]);
+    let none = families(&["*"]);
+    for fixture in [&all, &some, &none] {
+        // Something to count.
+        assert_eq!(fixture.get("/healthz").await.status, 200);
+    }
+    for path in paths {
+        assert!(all.get(path).await.body.starts_with("# HELP "), "{path}");
+        let reply = some.get(path).await;
+        let named = |name: &str| reply.body.contains(&format!("# TYPE {name}"));
+        assert!(!named("process_") && !named("kubelet_http_requests_"), "{path}: {reply:?}");
+        assert!(!named("container_scrape_error") && !named("kubernetes_healthcheck "), "{path}: {reply:?}");
+        let reply = none.get(path).await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, ""), "{path}");
+    }
+    assert!(some.get("/metrics").await.body.contains("kubelet_http_inflight_requests{"));
+    assert!(some.get("/metrics/slis").await.body.contains("kubernetes_healthchecks_total{"));
+}
