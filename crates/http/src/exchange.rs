@@ -2,16 +2,19 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, Uri, uri};
 use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::error::Phase;
@@ -36,6 +39,9 @@ pub(crate) async fn exchange(
     let connector = TlsConnector::from(tls::config(request.verify).await.map_err(failed)?);
     let (connection, first_bytes) = Sniffed::new(connection);
     match connector.connect(name, connection).await {
+        Ok(connection) if connection.get_ref().1.alpn_protocol() == Some(tls::HTTP2) => {
+            Box::pin(answer_by_http2(connection, message, url, request.max_body_bytes, phase)).await
+        }
         Ok(connection) => answer(connection, message, url, request.max_body_bytes, phase).await,
         Err(_) if first_bytes.are_plain_http() => Err(HttpError::PlainHttpOnTls { url: url.to_string() }),
         Err(error) => Err(failed(error)),
@@ -95,23 +101,82 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let failed = |source| HttpError::Protocol { url: url.to_string(), source };
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let read = async {
-        let (head, mut body) = sender.send_request(message).await.map_err(failed)?.into_parts();
-        phase.store(Phase::Body as u8, Ordering::Relaxed);
-        let too_large =
-            || HttpError::TooLarge { url: url.to_string(), status: head.status, limit: max_body_bytes };
-        let mut bytes = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            // Trailers are of no interest.
-            if let Ok(data) = frame.map_err(failed)?.into_data() {
-                if data.len() > max_body_bytes - bytes.len() {
-                    return Err(too_large());
-                }
-                bytes.extend_from_slice(&data);
-            }
-        }
-        Ok(Response { status: head.status, headers: head.headers, body: bytes.freeze() })
+        let response = sender.send_request(message).await.map_err(failed)?;
+        whole(response, url, max_body_bytes, phase).await
     };
-    // The connection moves the bytes; it is polled here rather than in a task of its own, so that dropping ends both.
+    beside(connection, read).await
+}
+
+/// The same where the server would have HTTP/2.
+async fn answer_by_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    mut message: http::Request<Empty<Bytes>>,
+    url: &Url,
+    max_body_bytes: usize,
+    phase: &AtomicU8,
+) -> Result<Response, HttpError> {
+    phase.store(Phase::Answer as u8, Ordering::Relaxed);
+    address_by_uri(&mut message, url)?;
+    let failed = |source| HttpError::Protocol { url: url.to_string(), source };
+    let tasks = Tasks::default();
+    let (mut sender, connection) =
+        http2::handshake(tasks.clone(), TokioIo::new(stream)).await.map_err(failed)?;
+    let read = async {
+        let response = sender.send_request(message).await.map_err(failed)?;
+        whole(response, url, max_body_bytes, phase).await
+    };
+    beside(connection, read).await
+}
+
+/// HTTP/2 has its own place for the host, and no word about closing.
+fn address_by_uri(message: &mut http::Request<Empty<Bytes>>, url: &Url) -> Result<(), HttpError> {
+    message.headers_mut().remove(CONNECTION);
+    let host = message.headers_mut().remove(HOST);
+    let invalid = || HttpError::InvalidHeader { url: url.to_string(), name: HOST.to_string() };
+    let mut parts = std::mem::take(message.uri_mut()).into_parts();
+    parts.scheme = Some(uri::Scheme::HTTPS);
+    let authority = host.as_ref().map_or(url.authority.as_bytes(), HeaderValue::as_bytes);
+    parts.authority = Some(uri::Authority::try_from(authority).map_err(|_| invalid())?);
+    *message.uri_mut() = Uri::from_parts(parts).map_err(|_| invalid())?;
+    Ok(())
+}
+
+/// What a connection of HTTP/2 does beside it, and only as long as somebody waits for the answer.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
+    fn execute(&self, work: F) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+    }
+}
+
+/// Reads an answer to its end.
+async fn whole(
+    response: http::Response<Incoming>,
+    url: &Url,
+    max_body_bytes: usize,
+    phase: &AtomicU8,
+) -> Result<Response, HttpError> {
+    let (head, mut body) = response.into_parts();
+    phase.store(Phase::Body as u8, Ordering::Relaxed);
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|source| HttpError::Protocol { url: url.to_string(), source })?;
+        // Trailers are of no interest.
+        if let Ok(data) = frame.into_data() {
+            if data.len() > max_body_bytes - bytes.len() {
+                let (url, status) = (url.to_string(), head.status);
+                return Err(HttpError::TooLarge { url, status, limit: max_body_bytes });
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(Response { status: head.status, headers: head.headers, body: bytes.freeze() })
+}
+
+/// The connection moves the bytes; it is polled here rather than in a task of its own, so that dropping ends both.
+async fn beside<T>(connection: impl Future, read: impl Future<Output = T>) -> T {
     let mut connection = std::pin::pin!(connection);
     let mut read = std::pin::pin!(read);
     let mut is_open = true;

@@ -14,6 +14,9 @@ use tokio::sync::OnceCell;
 
 use crate::Verify;
 
+/// How HTTP/2 is called when protocols are agreed on.
+pub(crate) const HTTP2: &[u8] = b"h2";
+
 /// The configuration for a way of checking certificates; made once for each.
 pub(crate) async fn config(verify: Verify) -> io::Result<Arc<ClientConfig>> {
     static SYSTEM: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
@@ -61,10 +64,13 @@ fn without_verification() -> io::Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
-    Ok(builder
+    let mut config = builder
         .dangerous()
         .with_custom_certificate_verifier(unchecked_verifier(&provider()))
-        .with_no_client_auth())
+        .with_no_client_auth();
+    // Probes and hooks ask servers of every kind, as Go's client does.
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// The certificates that the machine trusts, for clients of their own. Loads them on a blocking thread.

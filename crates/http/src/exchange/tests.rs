@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http_body_util::Full;
 use hyper::service::service_fn;
+use hyper_util::rt::TokioExecutor;
 use mainstay_task::TaskGroup;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -61,18 +62,25 @@ async fn serve_one(incoming: Incoming) -> Result<http::Response<Full<Bytes>>, st
 }
 
 async fn start(group: &TaskGroup, tls: bool) -> SocketAddr {
+    start_speaking(group, tls, &[]).await
+}
+
+/// A server that agrees on these protocols, the first of which it speaks.
+async fn start_speaking(group: &TaskGroup, tls: bool, protocols: &[&[u8]]) -> SocketAddr {
+    let is_http2 = protocols.first() == Some(&tls::HTTP2);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = tls.then(|| {
         let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
         let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .unwrap();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         TlsAcceptor::from(Arc::new(config))
     });
     let (inner, shutdown) = (group.clone(), group.shutdown());
@@ -84,6 +92,12 @@ async fn start(group: &TaskGroup, tls: bool) -> SocketAddr {
                 let builder = hyper::server::conn::http1::Builder::new();
                 match acceptor {
                     None => drop(builder.serve_connection(TokioIo::new(stream), service_fn(serve_one)).await),
+                    Some(acceptor) if is_http2 => {
+                        if let Ok(stream) = acceptor.accept(stream).await {
+                            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                            drop(builder.serve_connection(TokioIo::new(stream), service_fn(serve_one)).await);
+                        }
+                    }
                     Some(acceptor) => {
                         if let Ok(stream) = acceptor.accept(stream).await {
                             drop(builder.serve_connection(TokioIo::new(stream), service_fn(serve_one)).await);
@@ -135,6 +149,32 @@ async fn an_answer_whole() {
     assert_eq!((response.status.as_u16(), response.body.as_ref()), (418, b"short and stout".as_slice()));
     request.url = format!("http://localhost:{}/teapot", address.port());
     assert_eq!(get(&request).await.unwrap().status.as_u16(), 418);
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_only_http2_is_asked_so() {
+    let group = TaskGroup::new();
+    let address = start_speaking(&group, true, &[tls::HTTP2]).await;
+    let mut request = request(format!("https://{address}/echo?a=b"));
+    request.headers = vec![("X-Test".to_owned(), "1".to_owned())];
+    let text = |response: Response| String::from_utf8(response.body.to_vec()).unwrap();
+    let answer = text(get(&request).await.unwrap());
+    assert_eq!(answer, format!("GET https://{address}/echo?a=b\nx-test: 1\n"));
+    request.headers = vec![("Host".to_owned(), "other.example".to_owned())];
+    assert_eq!(text(get(&request).await.unwrap()), "GET https://other.example/echo?a=b\n");
+    request.url = format!("https://{address}/large");
+    let error = get(&request).await.unwrap_err();
+    assert!(matches!(error, HttpError::TooLarge { limit: 10_000, .. }), "{error}");
+    request.url = format!("https://{address}/teapot");
+    assert_eq!(get(&request).await.unwrap().status.as_u16(), 418);
+    request.headers = vec![("Host".to_owned(), "not a host".to_owned())];
+    let error = get(&request).await.unwrap_err();
+    assert!(matches!(error, HttpError::InvalidHeader { .. }), "{error}");
+
+    // Whoever agrees on nothing, or on the old one, is asked in the old way.
+    let address = start_speaking(&group, true, &[b"http/1.1"]).await;
+    let answer = text(get(&super::tests::request(format!("https://{address}/echo"))).await.unwrap());
+    assert!(answer.contains("\nconnection: close\n"), "{answer}");
 }
 
 #[tokio::test]
