@@ -713,6 +713,16 @@ fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
     let account = |name: &str| format!("user=system:serviceaccount:default:{name}, verb=");
     refused("mymonitoring", node, &run("default"), &["Forbidden", &account("mymonitoring"), "create"]);
     refused("default", node, "get --raw /pods", &["Forbidden", &account("default"), "get"]);
+    // The node saw the pod itself, and nobody in between.
+    let ip = cluster.kubectl(&["get", "pod", "default", "-o", "jsonpath={.status.podIP}"]);
+    wait_until(PATIENCE, "the refusal in the audit log", || {
+        let log = cluster.node.log();
+        let from = format!(" address={ip} ");
+        let mut lines = log.lines().filter(|line| line.contains("audit: ") && line.contains(&from));
+        let is = |line: &str| line.contains("GET /pods") && line.contains("serviceaccount:default:default");
+        if lines.any(is) { Ok(()) } else { Err(format!("nothing of {ip}")) }
+    })
+    .unwrap();
     refused(
         "default",
         &api,
