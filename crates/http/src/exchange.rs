@@ -42,7 +42,7 @@ pub(crate) async fn exchange(
         Ok(connection) if connection.get_ref().1.alpn_protocol() == Some(tls::HTTP2) => {
             Box::pin(answer_by_http2(connection, message, url, request.max_body_bytes, phase)).await
         }
-        Ok(connection) => answer(connection, message, url, request.max_body_bytes, phase).await,
+        Ok(connection) => Box::pin(answer(connection, message, url, request.max_body_bytes, phase)).await,
         Err(_) if first_bytes.are_plain_http() => Err(HttpError::PlainHttpOnTls { url: url.to_string() }),
         Err(error) => Err(failed(error)),
     }
