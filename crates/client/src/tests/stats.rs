@@ -14,7 +14,7 @@ fn sample(milli_cores: u64, working_set: u64, written: u64) -> Arc<Sample> {
         cpu: CpuSample { usage_ns: 1, ..CpuSample::default() },
         nano_cores: Some(milli_cores * 1_000_000),
         memory: Some(MemorySample { working_set, ..MemorySample::default() }),
-        io: vec![IoSample { read_bytes: 512, written_bytes: written, ..IoSample::default() }].into(),
+        io: vec![IoSample { read_bytes: 512, written_bytes: written, ..IoSample::default() }],
         ..Sample::default()
     })
 }
