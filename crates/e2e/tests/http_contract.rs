@@ -116,6 +116,22 @@ const WEBSOCKET: &[(&str, &str)] = &[
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
+const WEBSOCKET_V5: &[(&str, &str)] = &[
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
+];
+
+const WEBSOCKET_TUNNEL: &[(&str, &str)] = &[
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Protocol", "SPDY/3.1+portforward.k8s.io"),
+];
+
 const fn redirect(location: &'static [(&'static str, &'static str)], text: &'static str) -> Expected {
     Expected {
         status: 307,
@@ -506,6 +522,146 @@ const CLOSED: &[Row] = &[
     row(R, "GET", "/healthz", plain(200, "ok")),
 ];
 
+/// With `enableDebuggingHandlers: false`, whatever the switches of single handlers say. The eight that are refused by name
+/// are in [`refused_by_name`].
+const WITHOUT_DEBUGGING: &[Row] = &[
+    row(S, "GET", "/logs/", DISABLED).with(&[("Accept", "text/plain")]),
+    row(
+        S,
+        "GET",
+        "/run",
+        redirect(&[("location", "/run/")], "<a href=\"/run/\">Temporary Redirect</a>.\n\n"),
+    ),
+    row(
+        S,
+        "POST",
+        "/containerLogs?a=b",
+        Expected {
+            status: 307,
+            content_type: Some(""),
+            text: Is(""),
+            headers: &[("location", "/containerLogs/?a=b")],
+        },
+    ),
+    row(S, "GET", "/configz", UNKNOWN),
+    row(S, "PUT", "/debug/flags/v", UNKNOWN).sending("2"),
+    row(S, "POST", "/checkpoint/a/b/c", UNKNOWN),
+    row(S, "GET", "/checkpoint", UNKNOWN),
+    row(S, "GET", "/allocatedPods", UNKNOWN),
+    row(S, "GET", "/flagz", UNKNOWN),
+    row(S, "GET", "/statusz", UNKNOWN),
+    row(S, "GET", "/cri/exec/token", UNKNOWN),
+    // What everybody may be offered stays.
+    row(S, "GET", "/healthz", plain(200, "ok")),
+    row(S, "GET", "/healthz/syncloop", plain(200, "ok")),
+    row(
+        S,
+        "GET",
+        "/pods",
+        answer(200, JSON, Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"#)),
+    ),
+    row(S, "POST", "/pods", wrong_method(GET_ONLY)),
+    row(
+        R,
+        "GET",
+        "/pods",
+        answer(200, JSON, Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"#)),
+    ),
+    row(S, "GET", "/metrics", answer(200, PROMETHEUS, Has("\nkubelet_http_requests_total{"))),
+    row(S, "GET", "/metrics/probes", answer(200, PROMETHEUS, Has("process_start_time_seconds "))),
+    row(S, "GET", "/metrics/slis", answer(200, PROMETHEUS, Has("kubernetes_healthcheck{"))),
+    row(S, "GET", "/stats/a/b/c", UNKNOWN_BELOW),
+    row(S, "GET", "/spec/", UNKNOWN).ours(answer(200, JSON, Has("\n \"num_cores\": ")), SEED),
+    row(S, "GET", "/node", UNKNOWN)
+        .ours(answer(200, JSON, Begins(r#"{"kind":"Node","apiVersion":"v1","#)), SEED),
+    row(S, "GET", "/openapi/v3", UNKNOWN).ours(answer(200, JSON, Has(r#""openapi":"3.1"#)), KEPT),
+    row(H, "GET", "/healthz", plain(200, "ok")),
+];
+
+/// What is refused by name where debugging is off: any method, the listener's root and below it.
+fn refused_by_name() -> Vec<Row> {
+    let paths = [
+        "/run/",
+        "/exec/a/b/c",
+        "/attach/a",
+        "/portForward/a/b",
+        "/containerLogs/a/b/c",
+        "/runningpods/",
+        "/debug/pprof/heap",
+        "/logs/syslog",
+    ];
+    let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+    let pairs = paths.iter().flat_map(|path| methods.iter().map(move |method| (*method, *path)));
+    pairs.map(|(method, path)| row(S, method, path, DISABLED)).collect()
+}
+
+const LOGS_OFF: Expected = error(405, "logs endpoint is disabled.\n");
+const PROFILING_OFF: Expected = error(405, "profiling endpoint is disabled.\n");
+const FLAGS_OFF: Expected = error(405, "flags endpoint is disabled.\n");
+
+/// With the switches of [`SINGLE_SWITCHES`].
+const SWITCHED: &[Row] = &[
+    // Each of the three says its own, whatever the method and the `Accept`.
+    row(S, "GET", "/logs/", LOGS_OFF),
+    row(S, "POST", "/logs/", LOGS_OFF),
+    row(S, "DELETE", "/logs/syslog", LOGS_OFF).with(&[("Accept", "text/html")]),
+    row(
+        S,
+        "GET",
+        "/logs",
+        redirect(&[("location", "/logs/")], "<a href=\"/logs/\">Temporary Redirect</a>.\n\n"),
+    ),
+    row(S, "GET", "/debug/pprof/", PROFILING_OFF),
+    row(S, "GET", "/debug/pprof/heap", PROFILING_OFF).with(&[("Accept", "application/json")]),
+    row(S, "POST", "/debug/pprof/profile", PROFILING_OFF),
+    row(S, "GET", "/debug/flags/v", FLAGS_OFF),
+    row(S, "POST", "/debug/flags/v", FLAGS_OFF),
+    row(S, "PUT", "/debug/flags/v", FLAGS_OFF).sending("2"),
+    // On the read-only port nothing is different.
+    row(R, "GET", "/logs/", DISABLED),
+    row(R, "GET", "/debug/pprof/heap", DISABLED),
+    row(R, "PUT", "/debug/flags/v", UNKNOWN).sending("2"),
+    // What a gate has taken away was never there.
+    row(S, "POST", "/checkpoint/default/{pod}/c", UNKNOWN),
+    row(S, "GET", "/checkpoint", UNKNOWN),
+    row(S, "GET", "/flagz", UNKNOWN),
+    row(S, "GET", "/statusz", UNKNOWN),
+    // What one has brought.
+    row(
+        S,
+        "GET",
+        "/allocatedPods",
+        answer(
+            200,
+            JSON,
+            Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"metadata":{"#),
+        ),
+    ),
+    row(S, "GET", "/allocatedPods/default/{pod}", answer(200, JSON, Has(r#""status":{}"#))),
+    row(S, "GET", "/allocatedPods/default/{pod}/other", plain(404, "pod not found")),
+    row(S, "GET", "/allocatedPods/default/nobody", plain(404, "pod not found")),
+    row(S, "POST", "/allocatedPods", wrong_method(GET_ONLY)),
+    row(S, "GET", "/allocatedPods", NOT_JSON).with(&[("Accept", "text/plain")]),
+    row(R, "GET", "/allocatedPods", UNKNOWN),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=Stdout", answer(200, Some(""), Is("one\ntwo\n"))),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=Stderr", answer(200, Some(""), Is(""))),
+    row(
+        S,
+        "GET",
+        "/containerLogs/default/{pod}/c?stream=Stdout&limitBytes=2",
+        answer(200, Some(""), Is("on")),
+    ),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=stdout", BAD_RANGE),
+    // What does not end here any more is for the runtime to understand, which it does not.
+    row(S, "GET", "/exec/default/{pod}/c?command=true&output=1", answer(403, None, Any)).with(WEBSOCKET_V5),
+    row(S, "GET", "/attach/default/{pod}/c?output=1", answer(403, None, Any)).with(WEBSOCKET_V5),
+    row(S, "GET", "/portForward/default/{pod}", plain(400, "query parameter \"port\" is required"))
+        .with(WEBSOCKET_TUNNEL),
+    // The others are as they were.
+    row(S, "GET", "/configz", answer(200, JSON, Has(r#""enableSystemLogHandler":false"#))),
+    row(S, "POST", "/exec/default/{pod}/c?command=true&output=1", NO_UPGRADE),
+];
+
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
@@ -557,7 +713,7 @@ impl Served {
         served
     }
 
-    /// With a pod that has logged something and been measured once.
+    /// With a pod that has logged something.
     fn with_pod(self) -> Self {
         let script = "echo one; echo two; trap 'exit 0' TERM; while true; do sleep 1; done";
         let manifest = json!({
@@ -567,10 +723,15 @@ impl Served {
             ]},
         });
         self.node.write_manifest("web.json", &manifest.to_string()).unwrap();
-        // Each is eventually so, and stays: the list is whole, the log is there, the cgroups were read.
+        // Each is eventually so, and stays: the list is whole, the log is there.
         self.eventually(S, &format!("/containerLogs/default/{}/c", self.pod), "two\n");
         self.eventually(R, "/pods", "\"phase\":\"Running\"");
         self.eventually(S, "/runningpods/", &self.pod);
+        self
+    }
+
+    /// Waits until the cgroups were read.
+    fn measured(self) -> Self {
         self.eventually(R, "/metrics/resource", "container_memory_working_set_bytes{");
         self
     }
@@ -670,6 +831,23 @@ fn install(authority: &Authority, certificate: &PathBuf, key: &PathBuf) {
 const OPEN: &str = "authentication: {anonymous: {enabled: true}}";
 const SHUT: &str = "authentication: {anonymous: {enabled: false}}";
 
+/// The switches of single handlers are on, as they are where nobody says, and the gate is to no avail.
+const DEBUGGING_OFF: &str = "authentication: {anonymous: {enabled: true}}
+enableDebuggingHandlers: false
+featureGates: {KubeletAllocatedPodsEndpoint: true}";
+
+const SINGLE_SWITCHES: &str = "authentication: {anonymous: {enabled: true}}
+enableSystemLogHandler: false
+enableProfilingHandler: false
+enableDebugFlagsHandler: false
+featureGates:
+  ContainerCheckpoint: false
+  ComponentFlagz: false
+  ComponentStatusz: false
+  ExtendWebSocketsToKubelet: false
+  KubeletAllocatedPodsEndpoint: true
+  PodLogsQuerySplitStreams: true";
+
 fn swapped_certificate(served: &Served) {
     let other = Authority::new("others").unwrap();
     let trusts_other = Http::Tls(served.node.secure(), tls_client(&other.pem, None).unwrap());
@@ -692,14 +870,14 @@ fn swapped_certificate(served: &Served) {
 
 #[test]
 fn mainstay_answers_as_the_table_says() {
-    let served = Served::start(Subject::Mainstay, OPEN).with_pod();
+    let served = Served::start(Subject::Mainstay, OPEN).with_pod().measured();
     served.holds(ROWS);
     swapped_certificate(&served);
 }
 
 #[test]
 fn upstream_answers_as_the_table_says() {
-    let served = Served::start(Subject::Upstream, OPEN).with_pod();
+    let served = Served::start(Subject::Upstream, OPEN).with_pod().measured();
     served.holds(ROWS);
     swapped_certificate(&served);
 }
@@ -712,8 +890,23 @@ fn strangers_are_told_the_same_by_both() {
 }
 
 #[test]
+fn without_debugging_both_refuse_the_same() {
+    for subject in [Subject::Mainstay, Subject::Upstream] {
+        let rows = [&refused_by_name()[..], WITHOUT_DEBUGGING].concat();
+        Served::start(subject, DEBUGGING_OFF).holds(&rows);
+    }
+}
+
+#[test]
+fn single_switches_and_gates_do_the_same_to_both() {
+    for subject in [Subject::Mainstay, Subject::Upstream] {
+        Served::start(subject, SINGLE_SWITCHES).with_pod().holds(SWITCHED);
+    }
+}
+
+#[test]
 fn every_difference_has_a_reason_and_is_one() {
-    for row in ROWS.iter().chain(CLOSED) {
+    for row in [ROWS, CLOSED, WITHOUT_DEBUGGING, SWITCHED].concat() {
         let Some((ours, why)) = row.ours else { continue };
         assert!(why.len() > 10, "{row:?}");
         assert_ne!(format!("{ours:?}"), format!("{:?}", row.expected), "{row:?}");
