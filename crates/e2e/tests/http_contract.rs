@@ -38,6 +38,8 @@ enum Text {
     Is(&'static str),
     Begins(&'static str),
     Has(&'static str),
+    /// A form that cannot be read, for this reason.
+    Form(&'static str),
     Any,
 }
 use Text::{Any, Begins, Has, Is};
@@ -78,6 +80,11 @@ const NO_POD: Expected = plain(404, "pod does not exist");
 const NO_UPGRADE: Expected = error(500, "Upgrade request required\n");
 const BAD_QUERY: Expected = plain(400, r#"{"message": "Unable to decode query."}"#);
 const BAD_RANGE: Expected = plain(422, r#"{"message": "Invalid request."}"#);
+
+/// Go's complaint about a form.
+const fn bad_form(text: &'static str) -> Expected {
+    answer(500, PLAIN, Text::Form(text))
+}
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
@@ -487,9 +494,36 @@ const ROWS: &[Row] = &[
         answer(200, PROMETHEUS, Has(r#"kubernetes_healthcheck{name="ping",type="healthz"} 1"#)),
     ),
     row(S, "DELETE", "/metrics/slis", plain(200, "metrics reset\n")),
+    // A query or form that cannot be read whole is an error here, and only here.
+    row(R, "GET", "/stats/summary?%zz", bad_form("invalid URL escape \"%zz\"")),
+    row(S, "GET", "/stats/summary?b=%4&only_cpu_and_memory=true", bad_form("invalid URL escape \"%4\"")),
+    row(R, "GET", "/stats/summary?%zz&a;b", bad_form("invalid semicolon separator in query")),
+    row(R, "POST", "/stats/summary", bad_form("mime: unexpected content after media subtype"))
+        .with(&[("Content-Type", "invalid/content/type")]),
+    row(R, "POST", "/stats/summary?%zz", bad_form("mime: duplicate parameter name"))
+        .with(&[("Content-Type", "text/plain; a=1; a=2")]),
+    row(R, "POST", "/stats/summary?%zz", bad_form("invalid URL escape \"%yy\""))
+        .with(&[("Content-Type", "application/x-www-form-urlencoded")])
+        .sending("a=%yy"),
+    row(
+        R,
+        "POST",
+        "/stats/summary",
+        answer(200, JSON, Begins("{\n \"node\": {\n  \"nodeName\": \"node\",\n")),
+    )
+    .sending("a=%yy"),
+    row(
+        R,
+        "GET",
+        "/stats/summary",
+        answer(200, JSON, Begins("{\n \"node\": {\n  \"nodeName\": \"node\",\n")),
+    )
+    .with(&[("Content-Type", "invalid/content/type")]),
     // What upstream had once, or never.
     row(S, "GET", "/stats/", UNKNOWN_BELOW).ours(answer(200, JSON, Begins("{\n \"name\": \"/\",\n")), SEED),
     row(R, "GET", "/stats/container", UNKNOWN_BELOW).ours(answer(200, JSON, Begins("{\n \"/\": {\n")), SEED),
+    row(S, "GET", "/stats/%63ontainer/", UNKNOWN_BELOW)
+        .ours(answer(200, JSON, Begins("{\n \"/\": {\n")), SEED),
     row(S, "GET", "/stats/{pod}/c", UNKNOWN_BELOW)
         .ours(answer(200, JSON, Has("\"io.kubernetes.container.name\": \"c\"")), SEED),
     row(S, "GET", "/stats/{pod}/d", UNKNOWN_BELOW).ours(plain(404, "no matching container"), SEED),
@@ -801,6 +835,7 @@ impl Expected {
             Is(wanted) => text == wanted.replace("{pod}", pod),
             Begins(wanted) => text.starts_with(&wanted.replace("{pod}", pod)),
             Has(wanted) => text.contains(&wanted.replace("{pod}", pod)),
+            Text::Form(reason) => text == format!("Internal Error: parse form failed: {reason}"),
             Any => true,
         };
         if !fits {
