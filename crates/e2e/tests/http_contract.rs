@@ -3,10 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use mainstay_testkit::{
-    Authority, CertificateWish, Containerd, Flavor, Http, Node, Response, Usage, tls_client, wait_until,
+    Authority, Certificate, CertificateWish, Containerd, Flavor, Http, Node, Response, Usage, tls_client,
+    wait_until,
 };
 use serde_json::json;
 
@@ -847,7 +852,13 @@ impl Expected {
 }
 
 /// Puts a new certificate in place, the key first, as careful people do.
-fn install(authority: &Authority, certificate: &PathBuf, key: &PathBuf) {
+fn install(authority: &Authority, certificate: &Path, key: &Path) {
+    let made = issue(authority);
+    replace(key, made.key.as_bytes());
+    replace(certificate, made.certificate.as_bytes());
+}
+
+fn issue(authority: &Authority) -> Certificate {
     let wish = CertificateWish {
         name: "node",
         organizations: &[],
@@ -855,12 +866,34 @@ fn install(authority: &Authority, certificate: &PathBuf, key: &PathBuf) {
         usage: Usage::Server,
         expired: false,
     };
-    let made = authority.issue(&wish).unwrap();
-    for (path, text) in [(key, &made.key), (certificate, &made.certificate)] {
-        let new = path.with_extension("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(&new, path).unwrap();
-    }
+    authority.issue(&wish).unwrap()
+}
+
+fn replace(path: &Path, content: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, content).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+/// Whoever trusts the first authority is served, until the files on the disk were found wanting and after that.
+fn keeps_its_certificate(served: &Served, ours: &str, upstreams: &str) {
+    let complaint = if served.subject == Subject::Mainstay { ours } else { upstreams };
+    let asked = || {
+        // A client that has not been there before: it looks at the certificate.
+        let http = Http::Tls(served.node.secure(), tls_client(&served.authority.pem, None).unwrap());
+        assert_eq!(http.get("/healthz").unwrap().status, 200, "{complaint}");
+    };
+    wait_until(ROUNDS, complaint, || {
+        asked();
+        let log = served.node.log();
+        let told = log.lines().any(|line| {
+            line.contains(complaint)
+                && (served.subject != Subject::Mainstay || line.contains("stays in force"))
+        });
+        if told { Ok(()) } else { Err("nothing is said of it".to_owned()) }
+    })
+    .unwrap();
+    asked();
 }
 
 const OPEN: &str = "authentication: {anonymous: {enabled: true}}";
@@ -887,11 +920,13 @@ fn swapped_certificate(served: &Served) {
     let other = Authority::new("others").unwrap();
     let trusts_other = Http::Tls(served.node.secure(), tls_client(&other.pem, None).unwrap());
     assert!(trusts_other.get("/healthz").is_err(), "not yet");
-    // A pair that does not fit changes nothing.
-    let good = fs::read_to_string(&served.key).unwrap();
-    fs::write(&served.key, "nonsense").unwrap();
-    assert_eq!(served.secure.get("/healthz").unwrap().status, 200);
-    fs::write(&served.key, good).unwrap();
+    // A key that is none changes nothing, and neither does a certificate that came without its key.
+    let key = fs::read(&served.key).unwrap();
+    replace(&served.key, b"nonsense");
+    keeps_its_certificate(served, "no items found", "tls: failed to find any PEM data in key input");
+    replace(&served.key, &key);
+    replace(&served.certificate, issue(&other).certificate.as_bytes());
+    keeps_its_certificate(served, "KeyMismatch", "tls: private key does not match public key");
     install(&other, &served.certificate, &served.key);
     wait_until(ROUNDS, "the new certificate", || {
         let answer = trusts_other.get("/healthz").map_err(|error| format!("{error:#}"))?;
