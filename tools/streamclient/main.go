@@ -1,5 +1,5 @@
 // Command streamclient is upstream's own streaming code with a command line, for tests: client-go's executors and
-// port-forwarder, and the streaming server of container runtimes.
+// port-forwarder, the streaming server of container runtimes, and single WebSocket messages.
 package main
 
 import (
@@ -12,7 +12,7 @@ const failed = 125
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(fmt.Errorf("usage: streamclient exec|forward|serve FLAGS"))
+		fail(fmt.Errorf("usage: streamclient exec|forward|frames|serve FLAGS"))
 	}
 	var err error
 	switch args := os.Args[2:]; os.Args[1] {
@@ -20,6 +20,8 @@ func main() {
 		err = exec(args)
 	case "forward":
 		err = forward(args)
+	case "frames":
+		err = frames(args)
 	case "serve":
 		err = serve(args)
 	default:

@@ -33,6 +33,8 @@ pub struct Reloaded<T> {
 
 struct Inner<T> {
     path: PathBuf,
+    /// Another file that the parser reads (a key beside a certificate); a change of it is one of the value.
+    beside: Option<PathBuf>,
     parse: Parse<T>,
     /// For a file that may be absent.
     optional: Option<Optional<T>>,
@@ -64,8 +66,8 @@ enum Unusable {
 
 struct State<T> {
     value: Arc<T>,
-    /// Of the file that the value came from.
-    stamp: Option<Stamp>,
+    /// Of the files that the value came from; `None` if one was not there.
+    stamp: Option<Vec<Stamp>>,
     looked: Instant,
     /// What was told last, so that it is told once.
     told: Option<String>,
@@ -94,13 +96,27 @@ impl<T> Reloaded<T> {
         path: impl Into<PathBuf>,
         parse: impl Fn(&[u8]) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, ReloadError> {
-        let path = path.into();
-        let parse: Parse<T> = Box::new(parse);
-        let stamp = stamp(&path);
+        Self::open_both(path.into(), None, Box::new(parse))
+    }
+
+    /// As [`Self::open`], for a value that `parse` makes of the file and of another beside it: a change of either is seen.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(
+        path: impl Into<PathBuf>,
+        beside: impl Into<PathBuf>,
+        parse: impl Fn(&[u8]) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Self, ReloadError> {
+        Self::open_both(path.into(), Some(beside.into()), Box::new(parse))
+    }
+
+    fn open_both(path: PathBuf, beside: Option<PathBuf>, parse: Parse<T>) -> Result<Self, ReloadError> {
+        let stamp = stamps(&path, beside.as_deref());
         let value = read(&path, &parse, None)
             .map_err(|problem| ReloadError { path: path.clone(), problem: problem.to_string() })?;
         let state = State { value: Arc::new(value), stamp, looked: Instant::now(), told: None };
-        Ok(Self::of(path, parse, None, state))
+        Ok(Self::of((path, beside), parse, None, state))
     }
 
     /// As [`Self::open`], but a file that is not there (yet, or any more), cannot be used at the start, or must not be
@@ -114,7 +130,7 @@ impl<T> Reloaded<T> {
         let path = path.into();
         let parse: Parse<T> = Box::new(parse);
         let optional = Optional { otherwise: Arc::new(otherwise), trust };
-        let found = stamp(&path);
+        let found = stamps(&path, None);
         let (value, stamp, problem) = match read(&path, &parse, Some(trust)) {
             Ok(value) => (Arc::new(value), found, None),
             Err(Unusable::Absent) => (Arc::clone(&optional.otherwise), None, None),
@@ -122,12 +138,17 @@ impl<T> Reloaded<T> {
         };
         let state = State { value, stamp, looked: Instant::now(), told: problem.clone() };
         let problem = problem.map(|problem| ReloadError { path: path.clone(), problem });
-        (Self::of(path, parse, Some(optional), state), problem)
+        (Self::of((path, None), parse, Some(optional), state), problem)
     }
 
-    fn of(path: PathBuf, parse: Parse<T>, optional: Option<Optional<T>>, state: State<T>) -> Self {
-        let looking = AtomicBool::new(false);
-        Self { inner: Arc::new(Inner { path, parse, optional, state: Mutex::new(state), looking }) }
+    fn of(
+        (path, beside): (PathBuf, Option<PathBuf>),
+        parse: Parse<T>,
+        optional: Option<Optional<T>>,
+        state: State<T>,
+    ) -> Self {
+        let (state, looking) = (Mutex::new(state), AtomicBool::new(false));
+        Self { inner: Arc::new(Inner { path, beside, parse, optional, state, looking }) }
     }
 
     /// The value that was read last. Never waits.
@@ -173,7 +194,7 @@ impl<T> Inner<T> {
     }
 
     fn look(&self) {
-        let stamp = stamp(&self.path);
+        let stamp = stamps(&self.path, self.beside.as_deref());
         if stamp != self.lock().stamp {
             // Without the lock: reading may take its time, and the old value is asked for meanwhile.
             let trust = self.optional.as_ref().map(|optional| optional.trust);
@@ -215,6 +236,10 @@ impl<T> Inner<T> {
         }
         Arc::clone(&self.lock().value)
     }
+}
+
+fn stamps(path: &Path, beside: Option<&Path>) -> Option<Vec<Stamp>> {
+    [path].into_iter().chain(beside).map(stamp).collect()
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -280,6 +305,37 @@ mod tests {
         assert_eq!(after(6), 22);
         fs::write(&path, "333").unwrap();
         assert_eq!(after(8), 333);
+    }
+
+    #[test]
+    fn a_change_of_either_of_two_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, beside) = (dir.path().join("n"), dir.path().join("m"));
+        let sum = {
+            let beside = beside.clone();
+            move |bytes: &[u8]| {
+                let other = fs::read(&beside).map_err(|error| format!("the other: {error}"))?;
+                Ok(number(bytes)? + number(&other).map_err(|problem| format!("the other: {problem}"))?)
+            }
+        };
+        fs::write(&path, "1").unwrap();
+        assert!(Reloaded::open_with(&path, &beside, sum.clone()).is_err());
+        fs::write(&beside, "10").unwrap();
+        let file = Reloaded::open_with(&path, &beside, sum).unwrap();
+        let start = file.inner.lock().looked;
+        let after = |seconds| *file.inner.get_at(start + Duration::from_secs(seconds));
+        let told = || file.inner.lock().told.clone().unwrap_or_default();
+        fs::write(&beside, "200").unwrap();
+        assert_eq!((after(2), told().as_str()), (201, ""));
+        fs::write(&beside, "bad").unwrap();
+        assert_eq!((after(4), told().as_str()), (201, "the other: not a number"));
+        fs::remove_file(&beside).unwrap();
+        assert_eq!(after(6), 201);
+        assert!(told().starts_with("the other: No such file"), "{}", told());
+        fs::write(&path, "3").unwrap();
+        assert_eq!(after(8), 201);
+        fs::write(&beside, "4000").unwrap();
+        assert_eq!((after(10), told().as_str()), (4003, ""));
     }
 
     #[test]

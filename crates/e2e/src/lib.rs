@@ -12,6 +12,7 @@ pub mod seen;
 mod streams;
 mod target;
 mod world;
+mod wrapped;
 
 pub use cgroups::CgroupFiles;
 pub use device_plugin::{DevicePlugin, register};
@@ -21,3 +22,4 @@ pub use target::target;
 pub use world::{
     EventSeen, PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with,
 };
+pub use wrapped::wrapped;

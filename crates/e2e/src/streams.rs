@@ -111,7 +111,15 @@ impl StreamClient {
     /// # Errors
     /// When it cannot be started.
     pub fn begin(&self, user: User, transport: Transport, path: &str, flags: &[&str]) -> Result<Child> {
-        self.start("exec", user, transport, path, flags)
+        self.start("exec", user, path, &[&["-transport", transport.word()], flags].concat())
+    }
+
+    /// Starts the client that speaks plain WebSocket, message by message (`tools/streamclient/frames.go`).
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn frames(&self, path: &str, flags: &[&str]) -> Result<Child> {
+        self.start("frames", User::Admin, path, flags)
     }
 
     /// The same to its end, with that input.
@@ -136,7 +144,8 @@ impl StreamClient {
     /// When it does not listen.
     pub fn forward(&self, transport: Transport, path: &str, ports: &[u16]) -> Result<(Child, Vec<u16>)> {
         let pairs: Vec<String> = ports.iter().map(|port| format!("0:{port}")).collect();
-        let mut child = self.start("forward", User::Admin, transport, path, &["-ports", &pairs.join(",")])?;
+        let flags = ["-transport", transport.word(), "-ports", &pairs.join(",")];
+        let mut child = self.start("forward", User::Admin, path, &flags)?;
         let mut local = Vec::new();
         let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
         while local.len() < ports.len() {
@@ -155,16 +164,9 @@ impl StreamClient {
         Ok((child, local))
     }
 
-    fn start(
-        &self,
-        verb: &str,
-        user: User,
-        transport: Transport,
-        path: &str,
-        flags: &[&str],
-    ) -> Result<Child> {
+    fn start(&self, verb: &str, user: User, path: &str, flags: &[&str]) -> Result<Child> {
         let mut command = Command::new(&self.program);
-        command.args([verb, "-url", &format!("{}{path}", self.base), "-transport", transport.word()]);
+        command.args([verb, "-url", &format!("{}{path}", self.base)]);
         command.arg("-ca").arg(self.root.join("pki/kubelet.crt"));
         let token = match user {
             User::Admin => Some("admin-token"),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mainstay_e2e::{LISTENER, Ran, StreamClient, World, finish, idle, noise, sh, speak, with};
-use mainstay_testkit::{Flavor, patient, wait_until};
+use mainstay_testkit::{Authority, CertificateWish, Containerd, Flavor, patient, wait_until};
 use serde_json::json;
 
 /// What should take a moment, on a machine that is slow and busy.
@@ -118,6 +118,56 @@ fn through_the_secure_port_with_a_token() {
     let strange = ["--server", url.as_str(), "--token-file", &admin];
     let seen = finish(begin_with(&world, &strange, &args), b"").unwrap();
     assert!(seen.code == Some(3) && seen.stderr.contains("--certificate-authority"), "{seen:?}");
+}
+
+#[test]
+fn through_the_secure_port_with_a_certificate() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let dir = containerd.dir().to_owned();
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let authority = Authority::new("clients").unwrap();
+    let clients = write("clients.crt", &authority.pem);
+    let x509 = format!("authentication: {{x509: {{clientCAFile: {clients}}}}}");
+    let world = World::on(containerd, &x509).unwrap();
+    world.put("web", json!({ "containers": [idle("c")] })).unwrap();
+    world.running("web").unwrap();
+    // Makes the rules for the names.
+    StreamClient::new(&world).unwrap();
+    let url = format!("https://localhost:{}", world.node.secure().port());
+    let ca = world.node.root().join("pki/kubelet.crt").to_str().unwrap().to_owned();
+    let asked = |authority: &Authority, name: &str, args: &[&str]| {
+        let made = authority.issue(&CertificateWish::client(name, &["team"])).unwrap();
+        let (certificate, key) = (write("client.crt", &made.certificate), write("client.key", &made.key));
+        let connection = [
+            "--server",
+            &url,
+            "--certificate-authority",
+            &ca,
+            "--client-certificate",
+            &certificate,
+            "--client-key",
+            &key,
+        ];
+        finish(begin_with(&world, &connection, args), b"").unwrap()
+    };
+    let args = ["exec", "web", "-c", "c", "--", "sh", "-c", "echo hello; exit 3"];
+    let seen = asked(&authority, "admin", &args);
+    assert_eq!((seen.code, seen.text().as_str()), (Some(3), "hello\n"), "{seen:?}");
+    let seen = asked(&authority, "admin", &["pods"]);
+    assert!(seen.code == Some(0) && seen.text().contains("web-node"), "{seen:?}");
+    let seen = asked(&authority, "viewer", &args);
+    assert_eq!((seen.code, seen.text().as_str()), (Some(1), ""), "{seen:?}");
+    assert!(seen.stderr.contains("Forbidden (user=viewer, verb=create"), "{seen:?}");
+    let seen = asked(&Authority::new("strangers").unwrap(), "admin", &args);
+    assert!(seen.code == Some(1) && seen.stderr.contains("Unauthorized"), "{seen:?}");
+    // One without the other says nothing about anybody.
+    let half = ["--server", &url, "--client-certificate", &clients];
+    let seen = finish(begin_with(&world, &half, &["pods"]), b"").unwrap();
+    assert!(seen.code != Some(0) && seen.stderr.contains("--client-key"), "{seen:?}");
 }
 
 #[test]

@@ -3,10 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use mainstay_testkit::{
-    Authority, CertificateWish, Containerd, Flavor, Http, Node, Response, Usage, tls_client, wait_until,
+    Authority, Certificate, CertificateWish, Containerd, Flavor, Http, Node, Response, Usage, tls_client,
+    wait_until,
 };
 use serde_json::json;
 
@@ -38,6 +43,8 @@ enum Text {
     Is(&'static str),
     Begins(&'static str),
     Has(&'static str),
+    /// A form that cannot be read, for this reason.
+    Form(&'static str),
     Any,
 }
 use Text::{Any, Begins, Has, Is};
@@ -79,6 +86,11 @@ const NO_UPGRADE: Expected = error(500, "Upgrade request required\n");
 const BAD_QUERY: Expected = plain(400, r#"{"message": "Unable to decode query."}"#);
 const BAD_RANGE: Expected = plain(422, r#"{"message": "Invalid request."}"#);
 
+/// Go's complaint about a form.
+const fn bad_form(text: &'static str) -> Expected {
+    answer(500, PLAIN, Text::Form(text))
+}
+
 /// One request.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -114,6 +126,22 @@ const WEBSOCKET: &[(&str, &str)] = &[
     ("Upgrade", "websocket"),
     ("Sec-WebSocket-Version", "13"),
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+
+const WEBSOCKET_V5: &[(&str, &str)] = &[
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Protocol", "v5.channel.k8s.io"),
+];
+
+const WEBSOCKET_TUNNEL: &[(&str, &str)] = &[
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Protocol", "SPDY/3.1+portforward.k8s.io"),
 ];
 
 const fn redirect(location: &'static [(&'static str, &'static str)], text: &'static str) -> Expected {
@@ -471,9 +499,36 @@ const ROWS: &[Row] = &[
         answer(200, PROMETHEUS, Has(r#"kubernetes_healthcheck{name="ping",type="healthz"} 1"#)),
     ),
     row(S, "DELETE", "/metrics/slis", plain(200, "metrics reset\n")),
+    // A query or form that cannot be read whole is an error here, and only here.
+    row(R, "GET", "/stats/summary?%zz", bad_form("invalid URL escape \"%zz\"")),
+    row(S, "GET", "/stats/summary?b=%4&only_cpu_and_memory=true", bad_form("invalid URL escape \"%4\"")),
+    row(R, "GET", "/stats/summary?%zz&a;b", bad_form("invalid semicolon separator in query")),
+    row(R, "POST", "/stats/summary", bad_form("mime: unexpected content after media subtype"))
+        .with(&[("Content-Type", "invalid/content/type")]),
+    row(R, "POST", "/stats/summary?%zz", bad_form("mime: duplicate parameter name"))
+        .with(&[("Content-Type", "text/plain; a=1; a=2")]),
+    row(R, "POST", "/stats/summary?%zz", bad_form("invalid URL escape \"%yy\""))
+        .with(&[("Content-Type", "application/x-www-form-urlencoded")])
+        .sending("a=%yy"),
+    row(
+        R,
+        "POST",
+        "/stats/summary",
+        answer(200, JSON, Begins("{\n \"node\": {\n  \"nodeName\": \"node\",\n")),
+    )
+    .sending("a=%yy"),
+    row(
+        R,
+        "GET",
+        "/stats/summary",
+        answer(200, JSON, Begins("{\n \"node\": {\n  \"nodeName\": \"node\",\n")),
+    )
+    .with(&[("Content-Type", "invalid/content/type")]),
     // What upstream had once, or never.
     row(S, "GET", "/stats/", UNKNOWN_BELOW).ours(answer(200, JSON, Begins("{\n \"name\": \"/\",\n")), SEED),
     row(R, "GET", "/stats/container", UNKNOWN_BELOW).ours(answer(200, JSON, Begins("{\n \"/\": {\n")), SEED),
+    row(S, "GET", "/stats/%63ontainer/", UNKNOWN_BELOW)
+        .ours(answer(200, JSON, Begins("{\n \"/\": {\n")), SEED),
     row(S, "GET", "/stats/{pod}/c", UNKNOWN_BELOW)
         .ours(answer(200, JSON, Has("\"io.kubernetes.container.name\": \"c\"")), SEED),
     row(S, "GET", "/stats/{pod}/d", UNKNOWN_BELOW).ours(plain(404, "no matching container"), SEED),
@@ -504,6 +559,146 @@ const CLOSED: &[Row] = &[
     ),
     row(H, "GET", "/healthz", plain(200, "ok")),
     row(R, "GET", "/healthz", plain(200, "ok")),
+];
+
+/// With `enableDebuggingHandlers: false`, whatever the switches of single handlers say. The eight that are refused by name
+/// are in [`refused_by_name`].
+const WITHOUT_DEBUGGING: &[Row] = &[
+    row(S, "GET", "/logs/", DISABLED).with(&[("Accept", "text/plain")]),
+    row(
+        S,
+        "GET",
+        "/run",
+        redirect(&[("location", "/run/")], "<a href=\"/run/\">Temporary Redirect</a>.\n\n"),
+    ),
+    row(
+        S,
+        "POST",
+        "/containerLogs?a=b",
+        Expected {
+            status: 307,
+            content_type: Some(""),
+            text: Is(""),
+            headers: &[("location", "/containerLogs/?a=b")],
+        },
+    ),
+    row(S, "GET", "/configz", UNKNOWN),
+    row(S, "PUT", "/debug/flags/v", UNKNOWN).sending("2"),
+    row(S, "POST", "/checkpoint/a/b/c", UNKNOWN),
+    row(S, "GET", "/checkpoint", UNKNOWN),
+    row(S, "GET", "/allocatedPods", UNKNOWN),
+    row(S, "GET", "/flagz", UNKNOWN),
+    row(S, "GET", "/statusz", UNKNOWN),
+    row(S, "GET", "/cri/exec/token", UNKNOWN),
+    // What everybody may be offered stays.
+    row(S, "GET", "/healthz", plain(200, "ok")),
+    row(S, "GET", "/healthz/syncloop", plain(200, "ok")),
+    row(
+        S,
+        "GET",
+        "/pods",
+        answer(200, JSON, Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"#)),
+    ),
+    row(S, "POST", "/pods", wrong_method(GET_ONLY)),
+    row(
+        R,
+        "GET",
+        "/pods",
+        answer(200, JSON, Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"#)),
+    ),
+    row(S, "GET", "/metrics", answer(200, PROMETHEUS, Has("\nkubelet_http_requests_total{"))),
+    row(S, "GET", "/metrics/probes", answer(200, PROMETHEUS, Has("process_start_time_seconds "))),
+    row(S, "GET", "/metrics/slis", answer(200, PROMETHEUS, Has("kubernetes_healthcheck{"))),
+    row(S, "GET", "/stats/a/b/c", UNKNOWN_BELOW),
+    row(S, "GET", "/spec/", UNKNOWN).ours(answer(200, JSON, Has("\n \"num_cores\": ")), SEED),
+    row(S, "GET", "/node", UNKNOWN)
+        .ours(answer(200, JSON, Begins(r#"{"kind":"Node","apiVersion":"v1","#)), SEED),
+    row(S, "GET", "/openapi/v3", UNKNOWN).ours(answer(200, JSON, Has(r#""openapi":"3.1"#)), KEPT),
+    row(H, "GET", "/healthz", plain(200, "ok")),
+];
+
+/// What is refused by name where debugging is off: any method, the listener's root and below it.
+fn refused_by_name() -> Vec<Row> {
+    let paths = [
+        "/run/",
+        "/exec/a/b/c",
+        "/attach/a",
+        "/portForward/a/b",
+        "/containerLogs/a/b/c",
+        "/runningpods/",
+        "/debug/pprof/heap",
+        "/logs/syslog",
+    ];
+    let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+    let pairs = paths.iter().flat_map(|path| methods.iter().map(move |method| (*method, *path)));
+    pairs.map(|(method, path)| row(S, method, path, DISABLED)).collect()
+}
+
+const LOGS_OFF: Expected = error(405, "logs endpoint is disabled.\n");
+const PROFILING_OFF: Expected = error(405, "profiling endpoint is disabled.\n");
+const FLAGS_OFF: Expected = error(405, "flags endpoint is disabled.\n");
+
+/// With the switches of [`SINGLE_SWITCHES`].
+const SWITCHED: &[Row] = &[
+    // Each of the three says its own, whatever the method and the `Accept`.
+    row(S, "GET", "/logs/", LOGS_OFF),
+    row(S, "POST", "/logs/", LOGS_OFF),
+    row(S, "DELETE", "/logs/syslog", LOGS_OFF).with(&[("Accept", "text/html")]),
+    row(
+        S,
+        "GET",
+        "/logs",
+        redirect(&[("location", "/logs/")], "<a href=\"/logs/\">Temporary Redirect</a>.\n\n"),
+    ),
+    row(S, "GET", "/debug/pprof/", PROFILING_OFF),
+    row(S, "GET", "/debug/pprof/heap", PROFILING_OFF).with(&[("Accept", "application/json")]),
+    row(S, "POST", "/debug/pprof/profile", PROFILING_OFF),
+    row(S, "GET", "/debug/flags/v", FLAGS_OFF),
+    row(S, "POST", "/debug/flags/v", FLAGS_OFF),
+    row(S, "PUT", "/debug/flags/v", FLAGS_OFF).sending("2"),
+    // On the read-only port nothing is different.
+    row(R, "GET", "/logs/", DISABLED),
+    row(R, "GET", "/debug/pprof/heap", DISABLED),
+    row(R, "PUT", "/debug/flags/v", UNKNOWN).sending("2"),
+    // What a gate has taken away was never there.
+    row(S, "POST", "/checkpoint/default/{pod}/c", UNKNOWN),
+    row(S, "GET", "/checkpoint", UNKNOWN),
+    row(S, "GET", "/flagz", UNKNOWN),
+    row(S, "GET", "/statusz", UNKNOWN),
+    // What one has brought.
+    row(
+        S,
+        "GET",
+        "/allocatedPods",
+        answer(
+            200,
+            JSON,
+            Begins(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"metadata":{"#),
+        ),
+    ),
+    row(S, "GET", "/allocatedPods/default/{pod}", answer(200, JSON, Has(r#""status":{}"#))),
+    row(S, "GET", "/allocatedPods/default/{pod}/other", plain(404, "pod not found")),
+    row(S, "GET", "/allocatedPods/default/nobody", plain(404, "pod not found")),
+    row(S, "POST", "/allocatedPods", wrong_method(GET_ONLY)),
+    row(S, "GET", "/allocatedPods", NOT_JSON).with(&[("Accept", "text/plain")]),
+    row(R, "GET", "/allocatedPods", UNKNOWN),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=Stdout", answer(200, Some(""), Is("one\ntwo\n"))),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=Stderr", answer(200, Some(""), Is(""))),
+    row(
+        S,
+        "GET",
+        "/containerLogs/default/{pod}/c?stream=Stdout&limitBytes=2",
+        answer(200, Some(""), Is("on")),
+    ),
+    row(S, "GET", "/containerLogs/default/{pod}/c?stream=stdout", BAD_RANGE),
+    // What does not end here any more is for the runtime to understand, which it does not.
+    row(S, "GET", "/exec/default/{pod}/c?command=true&output=1", answer(403, None, Any)).with(WEBSOCKET_V5),
+    row(S, "GET", "/attach/default/{pod}/c?output=1", answer(403, None, Any)).with(WEBSOCKET_V5),
+    row(S, "GET", "/portForward/default/{pod}", plain(400, "query parameter \"port\" is required"))
+        .with(WEBSOCKET_TUNNEL),
+    // The others are as they were.
+    row(S, "GET", "/configz", answer(200, JSON, Has(r#""enableSystemLogHandler":false"#))),
+    row(S, "POST", "/exec/default/{pod}/c?command=true&output=1", NO_UPGRADE),
 ];
 
 /// Who is asked.
@@ -557,7 +752,7 @@ impl Served {
         served
     }
 
-    /// With a pod that has logged something and been measured once.
+    /// With a pod that has logged something.
     fn with_pod(self) -> Self {
         let script = "echo one; echo two; trap 'exit 0' TERM; while true; do sleep 1; done";
         let manifest = json!({
@@ -567,10 +762,15 @@ impl Served {
             ]},
         });
         self.node.write_manifest("web.json", &manifest.to_string()).unwrap();
-        // Each is eventually so, and stays: the list is whole, the log is there, the cgroups were read.
+        // Each is eventually so, and stays: the list is whole, the log is there.
         self.eventually(S, &format!("/containerLogs/default/{}/c", self.pod), "two\n");
         self.eventually(R, "/pods", "\"phase\":\"Running\"");
         self.eventually(S, "/runningpods/", &self.pod);
+        self
+    }
+
+    /// Waits until the cgroups were read.
+    fn measured(self) -> Self {
         self.eventually(R, "/metrics/resource", "container_memory_working_set_bytes{");
         self
     }
@@ -640,6 +840,7 @@ impl Expected {
             Is(wanted) => text == wanted.replace("{pod}", pod),
             Begins(wanted) => text.starts_with(&wanted.replace("{pod}", pod)),
             Has(wanted) => text.contains(&wanted.replace("{pod}", pod)),
+            Text::Form(reason) => text == format!("Internal Error: parse form failed: {reason}"),
             Any => true,
         };
         if !fits {
@@ -651,7 +852,13 @@ impl Expected {
 }
 
 /// Puts a new certificate in place, the key first, as careful people do.
-fn install(authority: &Authority, certificate: &PathBuf, key: &PathBuf) {
+fn install(authority: &Authority, certificate: &Path, key: &Path) {
+    let made = issue(authority);
+    replace(key, made.key.as_bytes());
+    replace(certificate, made.certificate.as_bytes());
+}
+
+fn issue(authority: &Authority) -> Certificate {
     let wish = CertificateWish {
         name: "node",
         organizations: &[],
@@ -659,26 +866,67 @@ fn install(authority: &Authority, certificate: &PathBuf, key: &PathBuf) {
         usage: Usage::Server,
         expired: false,
     };
-    let made = authority.issue(&wish).unwrap();
-    for (path, text) in [(key, &made.key), (certificate, &made.certificate)] {
-        let new = path.with_extension("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(&new, path).unwrap();
-    }
+    authority.issue(&wish).unwrap()
+}
+
+fn replace(path: &Path, content: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, content).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+/// Whoever trusts the first authority is served, until the files on the disk were found wanting and after that.
+fn keeps_its_certificate(served: &Served, ours: &str, upstreams: &str) {
+    let complaint = if served.subject == Subject::Mainstay { ours } else { upstreams };
+    let asked = || {
+        // A client that has not been there before: it looks at the certificate.
+        let http = Http::Tls(served.node.secure(), tls_client(&served.authority.pem, None).unwrap());
+        assert_eq!(http.get("/healthz").unwrap().status, 200, "{complaint}");
+    };
+    wait_until(ROUNDS, complaint, || {
+        asked();
+        let log = served.node.log();
+        let told = log.lines().any(|line| {
+            line.contains(complaint)
+                && (served.subject != Subject::Mainstay || line.contains("stays in force"))
+        });
+        if told { Ok(()) } else { Err("nothing is said of it".to_owned()) }
+    })
+    .unwrap();
+    asked();
 }
 
 const OPEN: &str = "authentication: {anonymous: {enabled: true}}";
 const SHUT: &str = "authentication: {anonymous: {enabled: false}}";
 
+/// The switches of single handlers are on, as they are where nobody says, and the gate is to no avail.
+const DEBUGGING_OFF: &str = "authentication: {anonymous: {enabled: true}}
+enableDebuggingHandlers: false
+featureGates: {KubeletAllocatedPodsEndpoint: true}";
+
+const SINGLE_SWITCHES: &str = "authentication: {anonymous: {enabled: true}}
+enableSystemLogHandler: false
+enableProfilingHandler: false
+enableDebugFlagsHandler: false
+featureGates:
+  ContainerCheckpoint: false
+  ComponentFlagz: false
+  ComponentStatusz: false
+  ExtendWebSocketsToKubelet: false
+  KubeletAllocatedPodsEndpoint: true
+  PodLogsQuerySplitStreams: true";
+
 fn swapped_certificate(served: &Served) {
     let other = Authority::new("others").unwrap();
     let trusts_other = Http::Tls(served.node.secure(), tls_client(&other.pem, None).unwrap());
     assert!(trusts_other.get("/healthz").is_err(), "not yet");
-    // A pair that does not fit changes nothing.
-    let good = fs::read_to_string(&served.key).unwrap();
-    fs::write(&served.key, "nonsense").unwrap();
-    assert_eq!(served.secure.get("/healthz").unwrap().status, 200);
-    fs::write(&served.key, good).unwrap();
+    // A key that is none changes nothing, and neither does a certificate that came without its key.
+    let key = fs::read(&served.key).unwrap();
+    replace(&served.key, b"nonsense");
+    keeps_its_certificate(served, "no items found", "tls: failed to find any PEM data in key input");
+    replace(&served.key, &key);
+    replace(&served.certificate, issue(&other).certificate.as_bytes());
+    keeps_its_certificate(served, "KeyMismatch", "tls: private key does not match public key");
     install(&other, &served.certificate, &served.key);
     wait_until(ROUNDS, "the new certificate", || {
         let answer = trusts_other.get("/healthz").map_err(|error| format!("{error:#}"))?;
@@ -692,14 +940,14 @@ fn swapped_certificate(served: &Served) {
 
 #[test]
 fn mainstay_answers_as_the_table_says() {
-    let served = Served::start(Subject::Mainstay, OPEN).with_pod();
+    let served = Served::start(Subject::Mainstay, OPEN).with_pod().measured();
     served.holds(ROWS);
     swapped_certificate(&served);
 }
 
 #[test]
 fn upstream_answers_as_the_table_says() {
-    let served = Served::start(Subject::Upstream, OPEN).with_pod();
+    let served = Served::start(Subject::Upstream, OPEN).with_pod().measured();
     served.holds(ROWS);
     swapped_certificate(&served);
 }
@@ -712,8 +960,23 @@ fn strangers_are_told_the_same_by_both() {
 }
 
 #[test]
+fn without_debugging_both_refuse_the_same() {
+    for subject in [Subject::Mainstay, Subject::Upstream] {
+        let rows = [&refused_by_name()[..], WITHOUT_DEBUGGING].concat();
+        Served::start(subject, DEBUGGING_OFF).holds(&rows);
+    }
+}
+
+#[test]
+fn single_switches_and_gates_do_the_same_to_both() {
+    for subject in [Subject::Mainstay, Subject::Upstream] {
+        Served::start(subject, SINGLE_SWITCHES).with_pod().holds(SWITCHED);
+    }
+}
+
+#[test]
 fn every_difference_has_a_reason_and_is_one() {
-    for row in ROWS.iter().chain(CLOSED) {
+    for row in [ROWS, CLOSED, WITHOUT_DEBUGGING, SWITCHED].concat() {
         let Some((ours, why)) = row.ours else { continue };
         assert!(why.len() > 10, "{row:?}");
         assert_ne!(format!("{ours:?}"), format!("{:?}", row.expected), "{row:?}");

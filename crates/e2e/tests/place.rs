@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mainstay_e2e::SOON;
-use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
+use mainstay_e2e::{SOON, wrapped};
+use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
 
 const TUNABLES: &[(&str, &str)] = &[
     ("vm/overcommit_memory", "1"),
@@ -19,22 +19,6 @@ const TUNABLES: &[(&str, &str)] = &[
     ("kernel/keys/root_maxkeys", "1000000"),
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
-
-/// A program that runs mainstay after `before`, in namespaces of its own.
-fn wrapped(containerd: &Containerd, unshare: &str, before: &str) -> PathBuf {
-    let path = containerd.dir().join("wrapped-mainstay");
-    let binary = mainstay_binary().unwrap();
-    let script = format!(
-        "#!/bin/sh\nexec unshare {unshare} sh -ec '{before}\nexec {} \"$@\"' sh \"$@\"\n",
-        binary.display()
-    );
-    // By another process: a child that a test beside this one starts would hold a file that is written here open, and the
-    // kernel runs no program that somebody writes.
-    let write = "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"";
-    let written = Command::new("sh").args(["-c", write, "sh", &script]).arg(&path).status().unwrap();
-    assert!(written.success());
-    path
-}
 
 /// Private kernel settings with these values, and the script that covers the real ones with them.
 fn tunables(dir: &Path, value: impl Fn(&str) -> &str) -> String {
@@ -57,7 +41,7 @@ fn swap_is_refused_by_the_kubelet_and_told_of_by_run() {
     let swaps = containerd.dir().join("swaps");
     fs::write(&swaps, "Filename Type Size Used Priority\n/dev/fake partition 1024 0 -2\n").unwrap();
     let cover = format!("mount --bind {} /proc/swaps", swaps.display());
-    let program = wrapped(&containerd, "--mount --propagation private", &cover);
+    let program = wrapped(&containerd, "--mount --propagation private", &cover).unwrap();
     let builder = || Node::builder().containerd(&containerd).program(&program);
 
     let mut node = builder().config("failSwapOn: true").spawn().unwrap();
@@ -108,7 +92,7 @@ fn kernel_settings_are_checked_changed_or_left_alone() {
     let dir = containerd.dir().to_owned();
     let start = |value: fn(&str) -> &str, config: &str| {
         let cover = tunables(&dir, value);
-        let program = wrapped(&containerd, "--mount --propagation private", &cover);
+        let program = wrapped(&containerd, "--mount --propagation private", &cover).unwrap();
         Node::builder().containerd(&containerd).program(program).config(config).spawn().unwrap()
     };
     let up = |node: &Node| {
@@ -150,7 +134,7 @@ fn the_oom_score_and_the_number_of_files() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
     // Raising is allowed to everybody, lowering is not.
     // It begins with less than it is to have.
-    let program = wrapped(&containerd, "", "ulimit -Sn 1024");
+    let program = wrapped(&containerd, "", "ulimit -Sn 1024").unwrap();
     let builder = Node::builder().containerd(&containerd).program(&program);
     let node = builder.config("oomScoreAdj: 345\nmaxOpenFiles: 4321").start().unwrap();
     let own = PathBuf::from(format!("/proc/{}", node.pid().unwrap()));
@@ -208,7 +192,7 @@ fn iptables(pid: u32, program: &str, args: &[&str]) -> (bool, String) {
 #[test]
 fn iptables_chains_are_made_and_made_again() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
-    let program = wrapped(&containerd, "--net", "ip link set lo up");
+    let program = wrapped(&containerd, "--net", "ip link set lo up").unwrap();
     let builder = || Node::builder().containerd(&containerd).program(&program);
     let untouched = builder().start().unwrap();
     wait_until(SOON, "the first snapshot", || untouched.pods().map_err(|error| format!("{error:#}")))

@@ -1,10 +1,15 @@
 //! The secure port's handshake: versions, suites and curves as configured, and the certificate of mainstay's own making.
 
-use std::{fs, sync::Arc};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, ensure};
-use mainstay_e2e::SOON;
-use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
+use mainstay_e2e::{SOON, wrapped};
+use mainstay_testkit::{Containerd, Flavor, Http, Node, mainstay_binary, wait_until};
 use rustls::{
     ClientConfig, NamedGroup, RootCertStore, SupportedProtocolVersion,
     crypto::ring,
@@ -106,4 +111,56 @@ fn a_certificate_of_its_own_making_is_kept_until_the_node_is_called_otherwise() 
     let second = read(&node)?;
     ensure!(second != first, "the node has another name");
     Client::default().served(&node).context("and the new one is shown")
+}
+
+/// A command in the network of a node.
+fn within(node: &Node, command: &mut Command) -> Result<Output> {
+    let pid = node.pid().context("it does not run")?.to_string();
+    let mut entered = Command::new("nsenter");
+    entered.args(["--target", &pid, "--net"]).arg(command.get_program()).args(command.get_args());
+    entered.output().with_context(|| format!("{entered:?}"))
+}
+
+/// Asks the node at an address, as a client that trusts one certificate and looks whom it is for.
+fn asked_at(node: &Node, address: &str, trusted: &Path) -> Result<Output> {
+    let url = format!("https://{address}:{}", node.secure().port());
+    let mut client = Command::new(mainstay_binary()?);
+    client.args(["pods", "--server", &url, "--certificate-authority"]).arg(trusted);
+    within(node, &mut client)
+}
+
+#[test]
+fn an_address_that_the_node_gets_while_it_runs_is_in_the_certificate_that_is_shown() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let program = wrapped(&containerd, "--net", "ip link set lo up")?;
+    let builder = Node::builder().containerd(&containerd).program(program);
+    let node = builder.config(OPEN).config("address: 0.0.0.0").start()?;
+    let own = node.root().join("pki/kubelet.crt");
+    let served = |address: &str| {
+        wait_until(SOON, &format!("an answer at {address}"), || match asked_at(&node, address, &own) {
+            Ok(output) if output.status.success() => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    };
+    served("127.0.0.1").context("as long as there is no other")?;
+    let first = containerd.dir().join("first.crt");
+    fs::copy(&own, &first)?;
+    let pid = node.pid();
+
+    for command in [
+        "link add late0 type veth peer name late1",
+        "address add 198.51.100.7/24 dev late0",
+        "link set late0 up",
+        "link set late1 up",
+        "route add default dev late0",
+    ] {
+        let output = within(&node, Command::new("ip").args(command.split(' ')))?;
+        ensure!(output.status.success(), "ip {command}: {output:?}");
+    }
+    served("198.51.100.7").context("its address")?;
+    served("127.0.0.1").context("and what it was called before")?;
+    let output = asked_at(&node, "127.0.0.1", &first)?;
+    ensure!(!output.status.success(), "the first one is not shown any more: {output:?}");
+    ensure!(node.pid() == pid && fs::read(&own)? != fs::read(&first)?, "without a restart");
+    Ok(())
 }

@@ -35,6 +35,7 @@ mod container_logs;
 mod deed;
 mod door;
 mod exposition;
+mod form;
 mod health;
 mod listen;
 mod local_api;
@@ -73,7 +74,7 @@ pub use tls::{SelfSignedError, Tls, TlsError, TlsSettings, ensure_self_signed, t
 /// The reader of request targets without a connection, for fuzzing.
 #[doc(hidden)]
 pub mod fuzz {
-    use crate::{log_query::LogQuery, request};
+    use crate::{form, log_query::LogQuery, request};
 
     /// Reads a path with its query; what came of it, in words. Panics if cleaning a path leaves a way out of it.
     #[must_use]
@@ -86,10 +87,11 @@ pub mod fuzz {
         assert_eq!(request::clean(&cleaned), cleaned, "cleaned once and twice");
         let quoted = request::quoted(path);
         assert!(quoted.len() >= path.len() + 2, "{quoted}");
+        let form = (form::problem(query.unwrap_or_default()), form::is_form(path));
         let query = request::Query::parse(query);
         let logs = LogQuery::parse(&query, jiff::Timestamp::UNIX_EPOCH);
         let escapes = if request::unescape(path, false).is_some() { "readable" } else { "broken" };
-        format!("{escapes} {} {logs:?}", if query.switch("watch") { "watch" } else { "list" })
+        format!("{escapes} {form:?} {} {logs:?}", if query.switch("watch") { "watch" } else { "list" })
     }
 }
 

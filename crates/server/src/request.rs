@@ -77,6 +77,16 @@ pub(crate) fn unescape(text: &str, query: bool) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(String::from_utf8_lossy(&out).into_owned()))
 }
 
+/// The first percent escape that is broken, as far as it goes.
+pub(crate) fn bad_escape(text: &str) -> Option<String> {
+    let found = text.match_indices('%').map(|(at, _)| text.get(at..).unwrap_or_default());
+    let bad = found.into_iter().find(|rest| {
+        let mut digits = rest.bytes().skip(1).map_while(hex);
+        digits.next().is_none() || digits.next().is_none()
+    })?;
+    Some(bad.chars().take(3).collect())
+}
+
 fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }

@@ -298,6 +298,7 @@ async fn serve(app: &Arc<App>, handler: Handler, call: Call<'_>) -> Answer {
         Handler::OpenApi => openapi::serve(),
         Handler::Spec => Box::pin(stats::spec(app)).await,
         Handler::Summary => Box::pin(summary::serve(app, call)).await,
+        Handler::StatsByCgroup => Box::pin(stats::by_cgroup(app, call)).await,
         Handler::Stats => Box::pin(stats::serve(app, call)).await,
         Handler::Run => Box::pin(acting::run(app, call)).await,
         Handler::Exec => Box::pin(acting::exec(app, call)).await,

@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use hyper::body::Incoming;
 use jiff::Timestamp;
 use mainstay_task::Lane;
 use mainstay_types::{ContainerSample, FullName, IoSample, NodeSnapshot, PodSamples, Sample, Samples};
@@ -90,6 +91,15 @@ impl Default for Wish {
 }
 
 impl Wish {
+    /// An empty body wishes for nothing in particular.
+    async fn read(body: Incoming) -> Result<Self, String> {
+        let body = call::read(body, MAX_BODY).await.map_err(|error| error.to_string())?;
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
+    }
+
     /// Whether this reading is among those that are asked for.
     fn takes(&self, at: Timestamp) -> bool {
         if self.start.is_none() && self.end.is_none() {
@@ -106,23 +116,26 @@ impl Wish {
     }
 }
 
-/// `/stats/` and what is below it, but for the summary.
-pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
-    let Call { values, body, uri, .. } = call;
-    let wish = match call::read(body, MAX_BODY).await {
-        Ok(body) if body.is_empty() => Wish::default(),
-        Ok(body) => match serde_json::from_slice(&body) {
-            Ok(wish) => wish,
-            Err(error) => return internal(&error.to_string()),
-        },
-        Err(error) => return internal(&error.to_string()),
+/// `/stats/container`.
+pub(crate) async fn by_cgroup(app: &Arc<App>, call: Call<'_>) -> Answer {
+    let wish = match Wish::read(call.body).await {
+        Ok(wish) => wish,
+        Err(problem) => return internal(&problem),
     };
     let samples = app.state.samples.borrow().clone();
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
-    let found = match *values {
-        [] if uri.path().trim_end_matches('/').ends_with("/container") => {
-            return indented(&below(&samples, &snapshot, &wish));
-        }
+    indented(&below(&samples, &snapshot, &wish))
+}
+
+/// `/stats/` and the containers below it.
+pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
+    let wish = match Wish::read(call.body).await {
+        Ok(wish) => wish,
+        Err(problem) => return internal(&problem),
+    };
+    let samples = app.state.samples.borrow().clone();
+    let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
+    let found = match *call.values {
         [] => match Known::all(&samples, &snapshot).remove("/") {
             Some(root) => Some(root),
             None => return internal("the root cgroup has not been read yet"),

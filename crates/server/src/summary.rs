@@ -9,19 +9,18 @@ mod shape;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use mainstay_types::{Filesystems, NodeSnapshot, Samples};
 
 use crate::{
     answer::{self, Answer},
-    call::{self, Call},
+    call::Call,
+    form,
     request::Query,
     route::App,
 };
 
-/// A form with one switch is shorter.
-const MAX_BODY: usize = 64 << 10;
 const SHORT: &str = "only_cpu_and_memory";
 
 /// The newest texts.
@@ -49,21 +48,12 @@ pub(crate) struct Parts<'a> {
 
 /// `/stats/summary`.
 pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
-    let mut wishes: Vec<String> = call.query.all(SHORT).map(str::to_owned).collect();
-    let is_form = call.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
-        kind.to_str().is_ok_and(|kind| kind.starts_with("application/x-www-form-urlencoded"))
-    });
-    if *call.method == Method::POST && is_form {
-        match call::read(call.body, MAX_BODY).await {
-            Ok(body) => {
-                let text = String::from_utf8_lossy(&body);
-                wishes.extend(Query::parse(Some(&text)).all(SHORT).map(str::to_owned));
-            }
-            Err(error) => return internal(&error.to_string()),
-        }
-    }
+    let form = match form::read(call.method, call.headers, call.uri.query(), call.body).await {
+        Ok(form) => Query::parse(form.as_deref()).all(SHORT).map(str::to_owned).collect::<Vec<_>>(),
+        Err(error) => return internal(&format!("parse form failed: {error}")),
+    };
     // Upstream: exactly one, and exactly this.
-    let short = wishes == ["true"];
+    let short = form.iter().map(String::as_str).chain(call.query.all(SHORT)).eq(["true"]);
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
     let samples = app.state.samples.borrow().clone();
     if samples.root.is_none() {

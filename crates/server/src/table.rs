@@ -180,6 +180,7 @@ pub(crate) enum Handler {
     RunningPods,
     Spec,
     Stats,
+    StatsByCgroup,
     Summary,
     Statusz,
 }

@@ -82,15 +82,16 @@ impl Tls {
     }
 }
 
-/// Makes the configuration of the secure port. The certificate is read again when its file changes.
+/// Makes the configuration of the secure port. The certificate is read again when its file or its key's
+/// changes.
 ///
 /// # Errors
 /// [`TlsError`].
 pub fn tls_config(settings: &TlsSettings, guard: &Guard) -> Result<Arc<Tls>, TlsError> {
     let provider = Arc::new(provider(settings)?);
-    let key = settings.key.clone();
-    let (certificate, loader) = (settings.certificate.clone(), Arc::clone(&provider));
-    let chain = Arc::new(Reloaded::open(certificate, move |pem: &[u8]| certified(pem, &key, &loader))?);
+    let (key, loader) = (settings.key.clone(), Arc::clone(&provider));
+    let parse = move |pem: &[u8]| certified(pem, &key, &loader);
+    let chain = Arc::new(Reloaded::open_with(&settings.certificate, &settings.key, parse)?);
     let verifier = AnyCertificate {
         asks: guard.authorities().is_some(),
         algorithms: provider.signature_verification_algorithms,

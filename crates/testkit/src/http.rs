@@ -109,7 +109,10 @@ impl Http {
     ) -> Result<Body> {
         let connection = self.connect(idle).with_context(|| format!("cannot connect to {self}"))?;
         let mut reader = BufReader::new(connection);
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+        if !extra.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+            request.push_str("connection: close\r\n");
+        }
         for (name, value) in extra {
             request.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -343,7 +343,7 @@ pub(crate) static ROUTES: &[Route] = &[
         )],
         answers: &[
             ok(JSON, "The node, its pods and their containers (`Summary` of `stats/v1alpha1`)."),
-            reply(500, TEXT, "The root cgroup has not been read yet."),
+            reply(500, TEXT, "The root cgroup has not been read yet, or the query or form cannot be read."),
             NOT_READY,
         ],
         stability: Stability::Stable,
@@ -363,6 +363,7 @@ pub(crate) static ROUTES: &[Route] = &[
             NOT_READY,
         ],
         summary: "What a cgroup uses.",
+        handler: Handler::StatsByCgroup,
         ..STATS
     },
     Route {
