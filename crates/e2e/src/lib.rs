@@ -22,4 +22,4 @@ pub use target::target;
 pub use world::{
     EventSeen, PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with,
 };
-pub use wrapped::wrapped;
+pub use wrapped::{wrapped, write_program};

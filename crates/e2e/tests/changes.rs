@@ -3,12 +3,11 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use mainstay_e2e::{PodSeen, World, idle, pod, sh, with};
+use mainstay_e2e::{PodSeen, World, idle, pod, sh, with, write_program};
 use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
@@ -92,8 +91,8 @@ fn an_address_that_the_node_gets_late_is_shown_and_pods_that_waited_for_it_start
     // mainstay has a network of its own, in which there is nothing yet; its runtime and its pods have the machine's.
     let program = containerd.dir().join("mainstay-without-network");
     let binary = mainstay_binary().unwrap();
-    fs::write(&program, format!("#!/bin/sh\nexec unshare --net -- {} \"$@\"\n", binary.display())).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = format!("#!/bin/sh\nexec unshare --net -- {} \"$@\"\n", binary.display());
+    write_program(&program, &script).unwrap();
     let node = Node::builder().containerd(&containerd).program(&program).start().unwrap();
     let world = World { node, containerd };
     let field = json!({ "name": "HOST", "valueFrom": { "fieldRef": { "fieldPath": "status.hostIP" } } });

@@ -1,11 +1,11 @@
 //! Peers, disks and strangers misbehave: pods go on, and mainstay says what is wrong.
 
 use anyhow::{Context, Result, ensure};
-use mainstay_e2e::CgroupFiles;
 use mainstay_e2e::seen::{
     OBEDIENT, PATIENCE, Seen, events, gone, in_runtime, listed, manifest, persisted, pod, quick, running,
     same, server, shell, start, wait_pod,
 };
+use mainstay_e2e::{CgroupFiles, write_program};
 use mainstay_testkit::{
     BUSYBOX, CgroupDriver, Containerd, Flavor, Http, Node, mainstay_binary, patient, wait_until,
 };
@@ -217,8 +217,7 @@ fn run_mode(containerd: &Containerd, manifests: &Path) -> Result<Node> {
         program.display(),
         manifests.display()
     );
-    fs::write(&script, text)?;
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    write_program(&script, &text)?;
     quick(containerd).config("failCgroupV1: true").manifests(manifests).program(script).start()
 }
 
