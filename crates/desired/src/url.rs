@@ -75,6 +75,7 @@ async fn fetch(source: &UrlSource) -> Result<Bytes, String> {
         deadline: DEADLINE,
         max_body_bytes: MAX_MANIFEST_BYTES,
         verify: Verify::SystemRoots,
+        http2: false,
     };
     match get_following(&request, Redirects::Any).await {
         Ok(response) if response.status.as_u16() == 200 => Ok(response.body),

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_testkit::{capture, patient, tool, wait_until};
@@ -202,7 +202,12 @@ pub fn speak(mut child: Child, input: &[u8]) -> Result<(Ran, String)> {
     });
     let mut said: Vec<String> = Vec::new();
     let mut converse = || -> Result<()> {
-        let next = || lines.recv_timeout(patient(PATIENCE)).context("nothing more is heard");
+        let deadline = Instant::now() + patient(PATIENCE);
+        // It says that it waits for as long as it does: all together has a deadline.
+        let next = || {
+            let left = deadline.saturating_duration_since(Instant::now());
+            lines.recv_timeout(left).context("nothing more is heard")
+        };
         // The runtime puts input through as soon as it has it, also before it listens: so first it has to be heard.
         said.push(next()?);
         stdin.write_all(input).context("it takes no input")?;

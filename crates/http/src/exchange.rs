@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue};
@@ -22,6 +22,11 @@ use crate::tls::{self, Sniffed};
 use crate::url::Url;
 use crate::{HttpError, Request, Response};
 
+/// As much as a server may send of headers by HTTP/2; a page with all its cookies is no failure.
+const MAX_HEADER_BYTES: u32 = 1 << 20;
+/// As much as it may send ahead of us.
+const WINDOW_BYTES: u32 = 64 << 10;
+
 pub(crate) async fn exchange(
     url: &Url,
     headers: &[(String, String)],
@@ -36,7 +41,9 @@ pub(crate) async fn exchange(
     phase.store(Phase::Tls as u8, Ordering::Relaxed);
     let failed = |source| HttpError::Tls { url: url.to_string(), source };
     let name = ServerName::try_from(url.host.clone()).map_err(|error| failed(io::Error::other(error)))?;
-    let connector = TlsConnector::from(tls::config(request.verify).await.map_err(failed)?);
+    let config = tls::config(request.verify).await.map_err(failed)?;
+    let config = if request.http2 { Arc::new(tls::offering_http2(&config)) } else { config };
+    let connector = TlsConnector::from(config);
     let (connection, first_bytes) = Sniffed::new(connection);
     match connector.connect(name, connection).await {
         Ok(connection) if connection.get_ref().1.alpn_protocol() == Some(tls::HTTP2) => {
@@ -118,9 +125,15 @@ async fn answer_by_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     phase.store(Phase::Answer as u8, Ordering::Relaxed);
     address_by_uri(&mut message, url)?;
     let failed = |source| HttpError::Protocol { url: url.to_string(), source };
-    let tasks = Tasks::default();
-    let (mut sender, connection) =
-        http2::handshake(tasks.clone(), TokioIo::new(stream)).await.map_err(failed)?;
+    // What works for the connection goes with this: hyper has only a way to add to it.
+    let tasks = Arc::new(Mutex::new(JoinSet::new()));
+    let (mut sender, connection) = http2::Builder::new(Tasks(Arc::downgrade(&tasks)))
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
     let read = async {
         let response = sender.send_request(message).await.map_err(failed)?;
         whole(response, url, max_body_bytes, phase).await
@@ -135,19 +148,22 @@ fn address_by_uri(message: &mut http::Request<Empty<Bytes>>, url: &Url) -> Resul
     let invalid = || HttpError::InvalidHeader { url: url.to_string(), name: HOST.to_string() };
     let mut parts = std::mem::take(message.uri_mut()).into_parts();
     parts.scheme = Some(uri::Scheme::HTTPS);
-    let authority = host.as_ref().map_or(url.authority.as_bytes(), HeaderValue::as_bytes);
+    let host = host.as_ref().map(HeaderValue::as_bytes).filter(|host| !host.is_empty());
+    let authority = host.unwrap_or(url.authority.as_bytes());
     parts.authority = Some(uri::Authority::try_from(authority).map_err(|_| invalid())?);
     *message.uri_mut() = Uri::from_parts(parts).map_err(|_| invalid())?;
     Ok(())
 }
 
-/// What a connection of HTTP/2 does beside it, and only as long as somebody waits for the answer.
-#[derive(Clone, Default)]
-struct Tasks(Arc<Mutex<JoinSet<()>>>);
+/// What a connection of HTTP/2 does beside it, only as long as somebody waits for the answer.
+#[derive(Clone)]
+struct Tasks(Weak<Mutex<JoinSet<()>>>);
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
     fn execute(&self, work: F) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        if let Some(tasks) = self.0.upgrade() {
+            tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        }
     }
 }
 

@@ -1,10 +1,10 @@
-//! Outgoing HTTP/1.1 GET requests for hooks, probes and manifests by URL: one connection each, one deadline over all of it,
+//! Outgoing GET requests for hooks, probes and manifests by URL: one connection each, one deadline over all of it,
 //! a bounded answer. And [`dial`](fn@dial): a connection for those who speak HTTP themselves, to upgrade it. And [`Tolerant`]: around a gRPC
 //! connection that was accepted on a unix socket.
 //!
 //! What it does not do: no proxies (the environment is not looked at), no connection reuse, no compression, no other
-//! methods, and redirects only with [`get_following`]. It starts no task: dropping a request ends it. Host names are
-//! resolved (few at a time, see [`resolve`](fn@resolve)), and root certificates loaded (once), on tokio's blocking threads.
+//! methods, HTTP/2 only where a request allows it, and redirects only with [`get_following`]. Dropping a request ends it and
+//! all that works for it. Host names are resolved (few at a time, see [`resolve`](fn@resolve)), and root certificates loaded (once), on tokio's blocking threads.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ const MAX_REDIRECTS: usize = 10;
 pub struct Request {
     /// `http://` or `https://`; characters that may not stand in a URL are escaped.
     pub url: String,
-    /// Headers, in order. `Host` replaces the one made from the URL; `Connection` is always `close`.
+    /// Headers, in order. `Host` replaces the one made from the URL; `Connection` is always `close` (HTTP/2 has none).
     pub headers: Vec<(String, String)>,
     /// How long everything together may take: resolving, connecting, TLS, the answer, redirects.
     pub deadline: Duration,
@@ -48,6 +48,8 @@ pub struct Request {
     pub max_body_bytes: usize,
     /// How a server's certificate is checked (https only).
     pub verify: Verify,
+    /// Whether a server that would have HTTP/2 is asked so (https only).
+    pub http2: bool,
 }
 
 /// How a server's certificate is checked.

@@ -17,6 +17,13 @@ use crate::Verify;
 /// How HTTP/2 is called when protocols are agreed on.
 pub(crate) const HTTP2: &[u8] = b"h2";
 
+/// The same for those who speak HTTP/2, too. Most of it is shared.
+pub(crate) fn offering_http2(config: &ClientConfig) -> ClientConfig {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    config
+}
+
 /// The configuration for a way of checking certificates; made once for each.
 pub(crate) async fn config(verify: Verify) -> io::Result<Arc<ClientConfig>> {
     static SYSTEM: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
@@ -64,13 +71,10 @@ fn without_verification() -> io::Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
-    let mut config = builder
+    Ok(builder
         .dangerous()
         .with_custom_certificate_verifier(unchecked_verifier(&provider()))
-        .with_no_client_auth();
-    // Probes and hooks ask servers of every kind, as Go's client does.
-    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+        .with_no_client_auth())
 }
 
 /// The certificates that the machine trusts, for clients of their own. Loads them on a blocking thread.

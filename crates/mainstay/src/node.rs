@@ -1,6 +1,11 @@
 //! Facts about this machine, put into the form the parts want them in.
 
-use std::{net::UdpSocket, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -47,7 +52,7 @@ pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
     }
     // Connecting a datagram socket only asks the kernel for a route. The addresses are documentation ones.
     let mut ways = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
-    if node_ip.trim() == "::" {
+    if node_ip.trim().parse().is_ok_and(|ip: IpAddr| ip.is_ipv6()) {
         ways.reverse();
     }
     ways.into_iter()
@@ -63,7 +68,7 @@ pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
 
 /// Whether `--node-ip` names no address but a kind of address.
 pub(crate) fn is_any(node_ip: &str) -> bool {
-    matches!(node_ip.trim(), "0.0.0.0" | "::")
+    node_ip.trim().parse().is_ok_and(|ip: IpAddr| ip.is_unspecified())
 }
 
 /// The node's addresses as they are, and as they change: a lease that came late or another network must not leave pods

@@ -41,6 +41,7 @@ impl HttpTarget {
             deadline: Duration::ZERO,
             max_body_bytes: MAX_OUTPUT_BYTES,
             verify: Verify::Nothing,
+            http2: true,
         };
         Self { request }
     }
@@ -80,7 +81,10 @@ fn text(error: &HttpError) -> String {
         HttpError::PlainHttpOnTls { .. } => "http: server gave HTTP response to HTTPS client".into(),
         HttpError::TooManyRedirects { limit, .. } => format!("stopped after {limit} redirects"),
         HttpError::Protocol { source, .. } if source.is_incomplete_message() => "EOF".into(),
-        HttpError::Protocol { source, .. } => source.to_string(),
+        HttpError::Protocol { source, .. } => match std::error::Error::source(source) {
+            Some(cause) => format!("{source}: {cause}"),
+            None => source.to_string(),
+        },
         HttpError::Tls { source, .. } => source.to_string(),
         other => other.to_string(),
     }

@@ -106,6 +106,7 @@ async fn http_get(
         deadline: HTTP_DEADLINE,
         max_body_bytes: MAX_ANSWER_BYTES,
         verify: Verify::Nothing,
+        http2: false,
     };
     let first = url(if https { "https" } else { "http" });
     match mainstay_http::get(&request(first, headers.clone())).await {

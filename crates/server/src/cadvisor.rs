@@ -29,6 +29,7 @@ use crate::{
     metrics,
     request::takes_gzip,
     route::App,
+    stats,
 };
 
 use families::whole;
@@ -58,11 +59,11 @@ pub(crate) struct Machine {
 /// `/metrics/cadvisor`.
 pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
     let host = app.host.clone();
-    let machine = app.cadvisor.machine.get_or_init(|| async {
-        let looked = tokio::task::spawn_blocking(move || Machine::of(&host)).await;
-        Arc::new(looked.unwrap_or_default())
+    let machine = app.cadvisor.machine.get_or_try_init(|| async {
+        stats::MACHINE.run(stats::MACHINE_DEADLINE, move || Machine::of(&host)).await.map(Arc::new)
     });
-    let machine = Arc::clone(machine.await);
+    // Where a disk does not answer, the rest is told, and it is asked again.
+    let machine = machine.await.map(Arc::clone).unwrap_or_default();
     let names: Vec<String> = call.query.all("name[]").map(str::to_owned).collect();
     let samples = app.state.samples.borrow().clone();
     let disks = app.state.disks.found.borrow().clone();

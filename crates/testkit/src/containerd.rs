@@ -309,8 +309,9 @@ impl Containerd {
         };
         let ends = wait_until(END_DEADLINE, "the end of the container", || {
             let inspected = self.crictl(&["inspect", "--output", "json", id]);
-            match inspected {
+            match inspected.map_err(|error| format!("{error:#}")) {
                 Ok(text) if text.contains("\"CONTAINER_RUNNING\"") => Err("it runs".to_owned()),
+                Err(error) if !error.contains("not found") => Err(error),
                 _ => Ok(()),
             }
         });

@@ -79,7 +79,8 @@ impl ControlPlane {
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let authority = Authority::new("cluster")?;
         let own = ip.to_string();
-        let names = [own.as_str(), "10.255.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
+        let names =
+            [own.as_str(), "127.0.0.1", "10.255.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
         let wish = CertificateWish {
             name: "kube-apiserver",
             organizations: &[],

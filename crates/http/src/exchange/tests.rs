@@ -26,6 +26,7 @@ fn request(url: String) -> Request {
         deadline: Duration::from_secs(10),
         max_body_bytes: 10_000,
         verify: Verify::Nothing,
+        http2: true,
     }
 }
 
@@ -42,6 +43,10 @@ async fn serve_one(incoming: Incoming) -> Result<http::Response<Full<Bytes>>, st
                 text.push_str(&format!("{name}: {}\n", value.to_str().unwrap()));
             }
             builder.header("x-test", "yes").body(text)
+        }
+        "/cookies" => {
+            let cookies = (0..10).fold(builder, |builder, _| builder.header("set-cookie", "x".repeat(3_000)));
+            cookies.body(String::new())
         }
         "/large" => builder.body("x".repeat(10_001)),
         "/exact" => builder.body("x".repeat(10_000)),
@@ -167,6 +172,12 @@ async fn a_server_that_speaks_only_http2_is_asked_so() {
     assert!(matches!(error, HttpError::TooLarge { limit: 10_000, .. }), "{error}");
     request.url = format!("https://{address}/teapot");
     assert_eq!(get(&request).await.unwrap().status.as_u16(), 418);
+    request.headers = vec![("Host".to_owned(), String::new())];
+    assert_eq!(get(&request).await.unwrap().status.as_u16(), 418, "an empty host is the URL's");
+    request.url = format!("https://{address}/cookies");
+    assert_eq!(get(&request).await.unwrap().headers.get_all("set-cookie").iter().count(), 10);
+    let refused = get(&Request { http2: false, ..request.clone() }).await;
+    assert!(refused.is_err(), "who is not to speak it does not: {refused:?}");
     request.headers = vec![("Host".to_owned(), "not a host".to_owned())];
     let error = get(&request).await.unwrap_err();
     assert!(matches!(error, HttpError::InvalidHeader { .. }), "{error}");
