@@ -16,6 +16,7 @@ use mainstay_auth::{
     Reviewer,
 };
 use mainstay_config::Loaded;
+use mainstay_host::Host;
 use mainstay_server::{SecureConfig, TlsSettings, ensure_self_signed, tls_config};
 use mainstay_task::TaskGroup;
 use tokio::sync::watch;
@@ -131,7 +132,14 @@ pub(crate) fn renew_own_certificate(
 
 /// All by which clients may call the node.
 fn names(node_name: &str, host_ips: &[String]) -> Vec<String> {
-    let own = [node_name].into_iter().chain(host_ips.iter().map(String::as_str));
+    // The machine may be called otherwise than the node; what cannot be a host's name cannot be asked for either.
+    let machine = Host::default().node_name(None).unwrap_or_default();
+    let can_be_asked = |name: &&str| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+    };
+    let machine = Some(machine.as_str()).filter(can_be_asked);
+    let own = [node_name].into_iter().chain(machine).chain(host_ips.iter().map(String::as_str));
     let mut names: Vec<String> = Vec::new();
     for name in own.chain(["localhost", "127.0.0.1", "::1"]) {
         if !names.iter().any(|known| known == name) {
