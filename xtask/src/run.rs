@@ -292,7 +292,7 @@ impl Node {
         ensure!(status.success(), "mainstay pods failed");
         println!("\nlook further, in another terminal:");
         let (describe, logs) = (format!("describe pod web-{NODE_NAME}"), format!("logs -f web-{NODE_NAME}"));
-        print_commands(&self.program, &self.root, &["pods --watch", &describe, &logs, "events"]);
+        print_commands(&self.program, &self.root, &["pods --watch", &describe, &logs, "stats", "events"]);
         println!(
             "change a pod or add one: edit a file in {} (yours are kept for the next run); mainstay's log: {}",
             relative(&self.manifests),
