@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, idle, sh, with};
+use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, idle, member::Member, sh, with};
 use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
@@ -60,6 +60,47 @@ fn a_static_pod_never_swaps_whatever_the_node_allows() {
             assert_eq!(both, accounts.then(|| (64 * MIB).to_string()), "{behavior}");
         }
     }
+}
+
+#[test]
+fn a_burstable_pod_of_an_api_server_swaps_its_share_where_swap_can_be_limited() {
+    let behavior = if is_v2() { "LimitedSwap" } else { "NoSwap" };
+    let config = format!("{{failSwapOn: false, memorySwap: {{swapBehavior: {behavior}}}}}");
+    let member = Member::start(&config).unwrap();
+    let exact = with(idle("exact"), json!({ "resources": { "limits": { "memory": "48Mi" } } }));
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [memory("32Mi", "64Mi"), exact] });
+    member.bind("p", spec).unwrap();
+    let pod = member.ready("p").unwrap();
+    let root = member.node.cgroup_root().split('/').filter(|part| !part.is_empty());
+    let uid = format!("pod{}", pod["metadata"]["uid"].as_str().unwrap());
+    let parts: Vec<&str> = root.chain(["kubepods", "burstable", &uid]).collect();
+    let of = |name: &str| {
+        let containers = pod["status"]["containerStatuses"].as_array().unwrap();
+        let found = containers.iter().find(|container| container["name"] == name).unwrap();
+        let id = found["containerID"].as_str().unwrap().trim_start_matches("containerd://");
+        CgroupFiles::at(&parts).container(id)
+    };
+    let (share, exact) = (of("c"), of("exact"));
+    if !is_v2() {
+        let accounts = Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
+        assert_eq!(read(&share, "memory.memsw.limit_in_bytes"), accounts.then(|| (64 * MIB).to_string()));
+        return;
+    }
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let of_machine = |field: &str| -> i64 {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<i64>().unwrap() * 1024
+    };
+    let (memory, swap) = (of_machine("MemTotal"), of_machine("SwapTotal"));
+    assert!(swap > 0, "the test machine has swap");
+    // The kernel counts in pages.
+    let expected = 32 * MIB * swap / memory / 4096 * 4096;
+    assert_eq!(read(&share, "memory.swap.max"), Some(expected.to_string()));
+    assert_eq!(
+        read(&exact, "memory.swap.max").as_deref(),
+        Some("0"),
+        "what asks for all it may have does not swap"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! what the runtime shows of them. Out: a `watch` of measurements. It decides nothing.
 //!
 //! What it costs is bounded: a pod is measured once a period, one whose measurement takes long less often, two at a time,
-//! and off the async workers.
+//! and off the async workers. One that does not end (something hangs below the pod's directory) holds up no other pod.
 
 mod measure;
 
@@ -34,6 +34,10 @@ use measure::Measurer;
 const REST_FACTOR: u32 = 20;
 /// Each may hold a thread for as long as a disk is slow.
 const PARALLEL: usize = 2;
+/// A measurement that takes longer goes on beside the others and makes room for the next.
+const LATE: Duration = Duration::from_secs(60);
+/// So many threads may hang at once; with more nothing is measured until one ends.
+const MOST_LATE: usize = 16;
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -64,6 +68,7 @@ pub fn start(
         seen: None,
         pods: HashMap::new(),
         running: FuturesUnordered::new(),
+        late: FuturesUnordered::new(),
     };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("storage usage", async move {
@@ -85,6 +90,12 @@ struct Done {
     took: Duration,
 }
 
+/// How far a measurement came.
+enum Progress {
+    Done(Done),
+    Late(BoxFuture<'static, Done>),
+}
+
 struct Sampler {
     measurer: Arc<Measurer>,
     period: Duration,
@@ -95,7 +106,9 @@ struct Sampler {
     seen: Option<u64>,
     /// Pods that set limits and run.
     pods: HashMap<PodUid, Tracked>,
-    running: FuturesUnordered<BoxFuture<'static, Done>>,
+    running: FuturesUnordered<BoxFuture<'static, Progress>>,
+    /// Those that take longer than [`LATE`].
+    late: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
 impl Sampler {
@@ -103,10 +116,14 @@ impl Sampler {
         let mut tick = interval(self.period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Both are cancel safe: an interval, and a stream polled by reference.
+            // All are cancel safe: an interval, and streams polled by reference.
             tokio::select! {
                 _ = tick.tick() => self.take_pods(),
-                Some(done) = self.running.next() => self.take(done),
+                Some(progress) = self.running.next() => match progress {
+                    Progress::Done(done) => self.take(done),
+                    Progress::Late(rest) => self.late.push(rest),
+                },
+                Some(done) = self.late.next() => self.take(done),
             }
             self.begin();
         }
@@ -155,18 +172,19 @@ impl Sampler {
     fn begin(&mut self) {
         // Ticks come once a period and may be a little early for what a measurement shifted.
         let now = Instant::now() + self.period / 4;
-        while self.running.len() < PARALLEL {
+        while self.running.len() < PARALLEL && self.running.len() + self.late.len() < MOST_LATE {
             let due = self.pods.iter_mut().filter(|(_, pod)| pod.due.is_some_and(|due| due <= now));
             let Some((uid, tracked)) = due.min_by_key(|(_, pod)| pod.due) else { return };
             tracked.due = None;
             let (uid, pod, limits) = (uid.clone(), Arc::clone(&tracked.pod), Arc::clone(&tracked.limits));
             let observed = self.observed.borrow().pods.get(&uid).cloned();
             let measurer = Arc::clone(&self.measurer);
-            self.running.push(Box::pin(async move {
+            let measured = async move {
                 let begun = Instant::now();
                 let storage = measurer.measure(&uid, pod, limits, observed).await;
                 Done { uid, storage, took: begun.elapsed() }
-            }));
+            };
+            self.running.push(Box::pin(until_late(Box::pin(measured))));
         }
     }
 
@@ -185,6 +203,44 @@ impl Sampler {
     }
 }
 
+/// Waits for a measurement until it is late.
+async fn until_late(mut measured: BoxFuture<'static, Done>) -> Progress {
+    match tokio::time::timeout(LATE, &mut measured).await {
+        Ok(done) => Progress::Done(done),
+        Err(_) => Progress::Late(measured),
+    }
+}
+
 fn runs(outcome: &PodOutcome) -> bool {
     outcome.stage == PodStage::Syncing && outcome.finished.is_none() && outcome.deletion.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Done, LATE, Progress, until_late};
+    use mainstay_types::{PodStorage, PodUid};
+    use std::{future, time::Duration};
+
+    fn done() -> Done {
+        let storage = PodStorage {
+            pod: Default::default(),
+            limits: Default::default(),
+            volumes: Default::default(),
+            containers: Default::default(),
+            total: 7,
+        };
+        Done { uid: PodUid::from("u"), storage, took: Duration::ZERO }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_goes_on_beside_the_others() {
+        let slow = async {
+            tokio::time::sleep(LATE * 2).await;
+            done()
+        };
+        let Progress::Late(rest) = until_late(Box::pin(slow)).await else { panic!("it was in time") };
+        assert_eq!(rest.await.storage.total, 7, "and its result is not lost");
+        assert!(matches!(until_late(Box::pin(future::pending())).await, Progress::Late(_)));
+        assert!(matches!(until_late(Box::pin(future::ready(done()))).await, Progress::Done(_)));
+    }
 }
