@@ -56,8 +56,8 @@ const SIDEWAYS: &[(&str, &[&str])] = &[
     ("probe", &["cri", "http"]),
     // Names are resolved, and roots loaded, in one place.
     ("apiserver", &["http"]),
-    // Clients in other languages name a socket in ways of their own.
-    ("devices", &["http"]),
+    // Clients in other languages name a socket in ways of their own; device plugins register in two ways.
+    ("devices", &["http", "plugin"]),
     // Readings are of cgroups.
     ("sample", &["cgroup"]),
     // Slices are made by systemd.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_types::{ContainerKind, ExtendedAmount, ExtendedResources, PodExt as _, Quantity};
+use mainstay_types::{ContainerKind, DeviceHealth, ExtendedAmount, ExtendedResources, PodExt as _, Quantity};
 
 /// A device as its plugin tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -242,6 +242,18 @@ impl Ledger {
             let healthy = resource.devices.iter().filter(|(_, device)| device.healthy);
             healthy.map(move |(id, device)| (name, id, device))
         })
+    }
+
+    /// How a device is that somebody holds.
+    #[must_use]
+    pub fn health(&self, resource: &str, id: &str) -> DeviceHealth {
+        let Some(known) = self.resources.get(resource) else { return DeviceHealth::Unknown };
+        match (known.standing, known.devices.get(id)) {
+            (Standing::Awaited, _) => DeviceHealth::Awaited,
+            (Standing::Served, Some(Device { healthy: true, .. })) => DeviceHealth::Healthy,
+            (Standing::Served, Some(_)) => DeviceHealth::Unhealthy,
+            (Standing::Served, None) | (Standing::Orphaned | Standing::Gone, _) => DeviceHealth::Unknown,
+        }
     }
 
     /// Resources that a plugin has told of and that are not given up: for the file.

@@ -581,6 +581,7 @@ async fn who_holds_which_devices() {
         resource: "example.com/dev".into(),
         id: id.into(),
         nodes: nodes.to_vec(),
+        health: Default::default(),
     };
     let mut held = Assignments::default();
     held.set_devices(

@@ -1,14 +1,14 @@
 //! Device plugins: programs on the node that offer devices to pods (`v1beta1`, upstream's `pkg/kubelet/cm/devicemanager` of 1.37).
 //!
-//! A plugin makes itself known on `<root>/device-plugins/kubelet.sock` and is called back on a socket of its own in that directory. From
-//! then on it tells which devices there are ([`Devices::resources`]: how many), and is asked what a container needs that is given
+//! A plugin makes itself known on `<root>/device-plugins/kubelet.sock` and is called back on a socket of its own in that directory, or by a
+//! socket below `<root>/plugins_registry` ([`Devices::handler`], for the crate `plugin`). From then on it tells which devices there are ([`Devices::resources`]: how many), and is asked what a container needs that is given
 //! some. Who holds what is decided by `mainstay_alloc::Ledger` and kept in `kubelet_internal_checkpoint`, upstream's file.
 //!
 //! Reconcile asks: [`Devices::admit`] once for a pod before anything of it is made, [`Devices::prepare`] before each start of a container,
 //! [`Devices::release`] when the pod has come to rest. A plugin that hangs holds up the pod that waits for it, within a deadline.
 //!
-//! What it does not do: it starts and stops nothing, and does not judge whether a pod fits on the node. The plugin watcher
-//! (`plugins_registry`) and topology hints are not here yet.
+//! What it does not do: it starts and stops nothing, and does not judge whether a pod fits on the node. Topology
+//! hints are not here yet.
 //!
 //! In: the sockets. Out: amounts and assignments by `watch`. Tasks, in the group given to [`start`]: `device plugin socket`, one
 //! `device plugin call` per connection and call, one `device plugin NAME` per plugin, `device file`, `device plugins of before`.
@@ -20,6 +20,7 @@ mod file;
 mod grant;
 mod plugin;
 mod registration;
+mod registry;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -33,8 +34,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_alloc::{Ask, AskError, Ledger, Standing, asks};
+use mainstay_plugin::Handler;
 use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{Assignments, ExtendedResources, HeldDevice, PodUid};
+use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -43,7 +45,7 @@ use tokio::{
 pub use error::{AdmitError, DevicesError, PrepareError};
 pub use grant::Grant;
 
-use crate::{file::CheckpointFile, plugin::Plugin, socket::Directory};
+use crate::{file::CheckpointFile, plugin::Plugin, registry::Registry, socket::Directory};
 
 /// What the crate works with.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct DevicesConfig {
     pub assignments: watch::Sender<Arc<Assignments>>,
     /// How long plugins may take.
     pub patience: Patience,
+    /// What is counted of it.
+    pub counters: Arc<NodeCounters>,
 }
 
 /// How long plugins may take.
@@ -99,6 +103,7 @@ struct Inner {
     /// Held while it is told what there is, so that what was true last is told last.
     telling: Mutex<()>,
     patience: Patience,
+    counters: Arc<NodeCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -131,7 +136,7 @@ impl Book {
 /// # Errors
 /// When the directory or its socket cannot be had.
 pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Option<String>), DevicesError> {
-    let DevicesConfig { directory, assignments, patience } = config;
+    let DevicesConfig { directory, assignments, patience, counters } = config;
     let directory = Directory::open(&directory)?;
     let listener = directory.listen()?;
     let (file, ledger, problem) = CheckpointFile::open(directory.path());
@@ -146,6 +151,7 @@ pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Optio
             unwritten: Notify::new(),
             telling: Mutex::default(),
             patience,
+            counters,
         }),
     };
     devices.publish();
@@ -168,6 +174,12 @@ impl Devices {
     #[must_use]
     pub fn resources(&self) -> watch::Receiver<Arc<ExtendedResources>> {
         self.inner.amounts.subscribe()
+    }
+
+    /// Takes device plugins that the plugin watcher finds; those are called only on sockets below `root`.
+    #[must_use]
+    pub fn handler(&self, root: PathBuf, tasks: &TaskGroup) -> Arc<dyn Handler> {
+        Arc::new(Registry { devices: self.clone(), tasks: tasks.clone(), root })
     }
 
     /// Whether the pod asks for devices that it does not hold yet.
@@ -243,7 +255,10 @@ impl Devices {
             _ => plugin.preferred(&choice, patience).await?,
         };
         let ids = self.book().ledger.take(ask, &advice)?;
-        match plugin.allocate(&ids, patience).await {
+        let begun = Instant::now();
+        let answer = plugin.allocate(&ids, patience).await;
+        self.inner.counters.device_allocations.of(Arc::clone(&ask.resource)).observe(begun.elapsed());
+        match answer {
             Ok(response) => {
                 if self.book().ledger.confirm(ask, response) {
                     return Ok(true);
@@ -342,6 +357,7 @@ impl Devices {
                 resource: Arc::clone(resource),
                 id: Arc::clone(id),
                 nodes: nodes.to_vec(),
+                health: book.ledger.health(resource, id),
             };
             let healthy = book.ledger.healthy();
             let allocatable: Vec<_> =

@@ -12,7 +12,7 @@ use mainstay_proto::deviceplugin::{
 use mainstay_task::Shutdown;
 use prost::Message as _;
 use tokio::{
-    net::UnixStream,
+    sync::Notify,
     time::{Instant, timeout},
 };
 use tonic::{
@@ -41,6 +41,8 @@ pub(crate) struct Plugin {
     pub(crate) resource: Arc<str>,
     /// Its socket, as it told it.
     pub(crate) endpoint: String,
+    /// Its socket in the directory of plugins was removed: it is not listened to any longer.
+    dismissed: Arc<Notify>,
     options: DevicePluginOptions,
     client: DevicePluginClient<Channel>,
 }
@@ -64,7 +66,7 @@ impl Plugin {
     ) -> Result<Self, CallBackError> {
         let connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+            async move { mainstay_plugin::connect(&socket).await.map(TokioIo::new) }
         });
         // The address is never used: the connector goes to the socket. It only becomes the `:authority` of the requests.
         let address = Endpoint::from_static("http://localhost");
@@ -76,7 +78,8 @@ impl Plugin {
         let mut client = DevicePluginClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let options = within(patience, client.get_device_plugin_options(Empty {})).await;
         let options = options.map_err(|status| CallBackError::Options(rpc_error(&status)))?;
-        Ok(Self { id: 0, resource: resource.into(), endpoint: endpoint.to_owned(), options, client })
+        let (resource, endpoint) = (resource.into(), endpoint.to_owned());
+        Ok(Self { id: 0, resource, endpoint, dismissed: Arc::default(), options, client })
     }
 
     /// Which devices go best together; nothing from one that does not know.
@@ -139,8 +142,15 @@ impl Plugin {
 
 /// Follows what a plugin tells until it goes, and gives it time to come back. It is not called again: who comes back registers.
 pub(crate) async fn follow(devices: Devices, plugin: Plugin, shutdown: Shutdown) {
-    let (id, resource) = (plugin.id, Arc::clone(&plugin.resource));
-    let Some(why) = shutdown.run_until_signalled(listen(&devices, plugin)).await else { return };
+    let (id, resource, dismissed) = (plugin.id, Arc::clone(&plugin.resource), Arc::clone(&plugin.dismissed));
+    let heard = async {
+        // Cancel safe: what was told and not taken down yet is of a plugin that has gone.
+        tokio::select! {
+            why = listen(&devices, plugin) => why,
+            () = dismissed.notified() => "its socket was removed".to_owned(),
+        }
+    };
+    let Some(why) = shutdown.run_until_signalled(heard).await else { return };
     tracing::warn!(%resource, "the device plugin has gone: {why}");
     let Some(since) = devices.lost(id) else { return };
     devices.save_or_tell().await;
@@ -218,6 +228,15 @@ impl Devices {
         }
         self.publish();
         Some(plugin)
+    }
+
+    /// The socket of a plugin was removed, which is its end.
+    pub(crate) fn dismiss(&self, resource: &str, endpoint: &str) {
+        let book = self.book();
+        let gone = |plugin: &&Plugin| &*plugin.resource == resource && plugin.endpoint == endpoint;
+        if let Some(plugin) = book.plugins.iter().find(gone) {
+            plugin.dismissed.notify_one();
+        }
     }
 
     /// What a plugin tells: these are all devices of the resource. Of two plugins for one resource the newest is heard.

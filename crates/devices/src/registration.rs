@@ -1,6 +1,6 @@
 //! The socket on which plugins make themselves known.
 
-use std::{future::Future, os::unix::net::UnixListener, sync::Arc, time::Duration};
+use std::{future::Future, os::unix::net::UnixListener, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::server::conn::http2;
 use hyper_util::{
@@ -22,7 +22,7 @@ use crate::{
     plugin::{self, Plugin},
 };
 
-const VERSION: &str = "v1beta1";
+pub(crate) const VERSION: &str = "v1beta1";
 /// A registration is a few names.
 const MAX_REQUEST: usize = 64 << 10;
 /// Connections at a time; plugins close theirs after a call.
@@ -131,6 +131,8 @@ impl Registrar {
         if !is_extended_resource(resource) {
             return Err(format!("the ResourceName {resource:?} is invalid"));
         }
+        // Upstream counts those as well that come to nothing later.
+        self.devices.inner.counters.device_registrations.of(resource.into()).add();
         let directory = &self.devices.inner.directory;
         let socket = directory.endpoint(endpoint).ok_or_else(|| {
             format!(
@@ -138,21 +140,30 @@ impl Registrar {
                 directory.path().display()
             )
         })?;
-        if self.devices.book().plugins.len() >= MAX_PLUGINS {
-            return Err(format!("{MAX_PLUGINS} device plugins are connected already"));
-        }
-        let patience = self.devices.inner.patience.dial;
-        let plugin = Plugin::connect(resource, endpoint, socket, patience).await;
-        let plugin = plugin.map_err(|error| error.to_string())?;
-        let Some(plugin) = self.devices.take_up(plugin) else {
-            return Err(format!(
-                "device plugin already connected: {}",
-                directory.path().join(endpoint).display()
-            ));
-        };
-        tracing::info!(resource, endpoint, "a device plugin has registered");
-        let work = plugin::follow(self.devices.clone(), plugin, self.tasks.shutdown());
-        self.tasks.spawn(format!("device plugin {resource}"), work);
-        Ok(())
+        connect(&self.devices, &self.tasks, resource, endpoint, socket).await
     }
+}
+
+/// Calls a plugin back, and listens to it from then on.
+pub(crate) async fn connect(
+    devices: &Devices,
+    tasks: &TaskGroup,
+    resource: &str,
+    endpoint: &str,
+    socket: PathBuf,
+) -> Result<(), String> {
+    if devices.book().plugins.len() >= MAX_PLUGINS {
+        return Err(format!("{MAX_PLUGINS} device plugins are connected already"));
+    }
+    let patience = devices.inner.patience.dial;
+    let plugin = Plugin::connect(resource, endpoint, socket, patience).await;
+    let plugin = plugin.map_err(|error| error.to_string())?;
+    let Some(plugin) = devices.take_up(plugin) else {
+        let place = devices.inner.directory.path().join(endpoint);
+        return Err(format!("device plugin already connected: {}", place.display()));
+    };
+    tracing::info!(resource, endpoint, "a device plugin has registered");
+    let work = plugin::follow(devices.clone(), plugin, tasks.shutdown());
+    tasks.spawn(format!("device plugin {resource}"), work);
+    Ok(())
 }

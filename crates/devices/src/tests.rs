@@ -110,7 +110,8 @@ fn world(root: &Path, patience: Patience) -> World {
     let tasks = TaskGroup::new();
     let (sender, assignments) = watch::channel(Arc::default());
     let directory = root.join("device-plugins");
-    let config = DevicesConfig { directory: directory.clone(), assignments: sender, patience };
+    let counters = Arc::default();
+    let config = DevicesConfig { directory: directory.clone(), assignments: sender, patience, counters };
     let (devices, problem) = start(config, &tasks).unwrap();
     World { directory, tasks, devices, problem, assignments }
 }

@@ -13,7 +13,9 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct DevicePlugin {
     program: PathBuf,
-    directory: PathBuf,
+    root: PathBuf,
+    /// It waits to be found, instead of calling.
+    watched: bool,
     resource: String,
     state: TempDir,
     child: Option<Child>,
@@ -28,11 +30,33 @@ impl DevicePlugin {
         let state = TempDir::new().context("no directory for the plugin")?;
         fs::create_dir(state.path().join("mount"))?;
         fs::write(state.path().join("mount/hello"), "from the plugin\n")?;
-        let directory = node.root().join("device-plugins");
-        let plugin =
-            Self { program: program.into(), directory, resource: resource.to_owned(), state, child: None };
+        let plugin = Self {
+            program: program.into(),
+            root: node.root().to_owned(),
+            watched: false,
+            resource: resource.to_owned(),
+            state,
+            child: None,
+        };
         plugin.have(devices)?;
         Ok(plugin)
+    }
+
+    /// The same, that waits below `plugins_registry` to be found.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+
+    /// Its socket: where it is called, or found.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join(if self.watched { "plugins_registry" } else { "device-plugins" }).join(self.endpoint())
+    }
+
+    // The end of its resource's name tells one plugin's socket from another's.
+    fn endpoint(&self) -> String {
+        format!("{}.sock", self.resource.rsplit('/').next().unwrap_or_default())
     }
 
     /// Starts it.
@@ -41,10 +65,13 @@ impl DevicePlugin {
     /// When it cannot be run.
     pub fn start(&mut self) -> Result<()> {
         self.kill();
-        // The end of its resource's name tells one plugin's socket from another's.
-        let endpoint = format!("{}.sock", self.resource.rsplit('/').next().unwrap_or_default());
         let mut command = Command::new(&self.program);
-        command.arg("serve").arg(&self.directory).arg(endpoint).arg(&self.resource).arg(self.state.path());
+        if self.watched {
+            command.arg("watched").arg(&self.root);
+        } else {
+            command.arg("serve").arg(self.root.join("device-plugins"));
+        }
+        command.arg(self.endpoint()).arg(&self.resource).arg(self.state.path());
         let child = command.stdin(Stdio::null()).spawn();
         self.child = Some(child.with_context(|| format!("cannot run {}", self.program.display()))?);
         Ok(())

@@ -264,6 +264,124 @@ fn only_the_pod_of_a_plugin_that_hangs_waits() {
     sees(&world, &world.running("slow").unwrap(), "a");
 }
 
+/// Waits until the pod's status says of its container's devices that they are so.
+#[track_caller]
+fn devices_are(world: &World, pod: &str, expected: &[(&str, &str)]) {
+    let resources: Vec<_> =
+        expected.iter().map(|(id, health)| json!({ "resourceID": id, "health": health })).collect();
+    let expected = json!([{ "name": RESOURCE, "resources": resources }]);
+    let path = "/status/containerStatuses/0/allocatedResourcesStatus";
+    world
+        .wait(pod, &format!("{expected}"), |pod| pod.0.pointer(path).is_some_and(|it| *it == expected))
+        .unwrap();
+}
+
+#[test]
+fn the_status_tells_how_devices_are() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    let mut plugin = plugin(&world, &["a", "b"]);
+    node_has(&world, "2", "2");
+    world.put("pod", wants(2)).unwrap();
+    devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Healthy")]);
+    let metrics = world.node.get("/metrics").unwrap();
+    for line in [
+        format!("kubelet_device_plugin_registration_total{{resource_name=\"{RESOURCE}\"}}"),
+        format!("kubelet_device_plugin_alloc_duration_seconds_count{{resource_name=\"{RESOURCE}\"}}"),
+    ] {
+        assert!(metrics.lines().any(|it| it.starts_with(&line)), "{line}");
+    }
+    plugin.have(&devices(&["a", "-b"])).unwrap();
+    devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
+    // A restart of mainstay says nothing about devices, also when their plugin is not back yet.
+    wait_until(SOON, "what was said is on disk", || {
+        let files =
+            fs::read_dir(world.node.root().join("mainstay/status")).map_err(|error| error.to_string())?;
+        let mut texts = files.flatten().map(|file| fs::read_to_string(file.path()).unwrap_or_default());
+        if texts.any(|text| text.contains("Unhealthy")) { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .unwrap();
+    world.node.kill9();
+    plugin.kill();
+    world.node.start_again().unwrap();
+    devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
+    plugin.start().unwrap();
+    node_has(&world, "1", "2");
+    devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
+    // Nobody is there who could tell.
+    plugin.kill();
+    devices_are(&world, "pod", &[("a", "Unknown"), ("b", "Unknown")]);
+    plugin.start().unwrap();
+    devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
+}
+
+#[test]
+fn a_plugin_is_found_by_its_socket() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    let plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &devices(&["a", "b"])).unwrap();
+    let mut plugin = plugin.watched();
+    // What it says of itself is refused, and tried again until it says something else.
+    plugin.put("version", "v1").unwrap();
+    plugin.start().unwrap();
+    let hears = |plugin: &DevicePlugin, words: &str| {
+        wait_until(SOON, words, || {
+            let calls = plugin.calls();
+            if calls.iter().any(|call| call.contains(words)) { Ok(()) } else { Err(calls.join("; ")) }
+        })
+        .unwrap();
+    };
+    let versions = "refused RegisterPlugin error -- plugin validation failed with err: manager version, v1beta1, is not among \
+                    plugin supported versions [v1]";
+    hears(&plugin, versions);
+    plugin.take_away("version").unwrap();
+    plugin.put("endpoint", "/run/elsewhere.sock").unwrap();
+    plugin.start().unwrap();
+    hears(
+        &plugin,
+        "the Endpoint \"/run/elsewhere.sock\" is invalid: it must be the absolute path of a socket below ",
+    );
+    plugin.take_away("endpoint").unwrap();
+    plugin.start().unwrap();
+    hears(&plugin, "registered");
+    node_has(&world, "2", "2");
+    world.put("pod", wants(1)).unwrap();
+    let first = world.running("pod").unwrap();
+    sees(&world, &first, "a");
+    holds(&world, "pod", &["a"]);
+
+    // It is found again by a mainstay that was killed, without doing anything for it.
+    world.node.kill9();
+    world.node.start_again().unwrap();
+    node_has(&world, "2", "2");
+    holds(&world, "pod", &["a"]);
+    // The socket is its life.
+    fs::remove_file(plugin.socket()).unwrap();
+    node_has(&world, "0", "2");
+    plugin.start().unwrap();
+    node_has(&world, "2", "2");
+    assert_eq!(world.running("pod").unwrap().id("c"), first.id("c"));
+}
+
+/// Only containerd 2 is told which CDI devices a container has.
+#[test]
+fn a_plugin_gives_cdi_devices() {
+    let world = World::start(Flavor::Built24).unwrap();
+    let cdi = world.containerd.dir().join("cdi");
+    fs::create_dir_all(&cdi).unwrap();
+    let edits = json!({ "env": ["FROM_CDI=yes"], "deviceNodes": [{ "path": "/dev/cdi-a", "hostPath": "/dev/zero" }] });
+    let spec = json!({
+        "cdiVersion": "0.6.0", "kind": "vendor.example.com/thing", "devices": [{ "name": "a", "containerEdits": edits }]
+    });
+    fs::write(cdi.join("vendor.json"), spec.to_string()).unwrap();
+    let mut plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &devices(&["a"])).unwrap();
+    plugin.put("cdi", "vendor.example.com/thing").unwrap();
+    plugin.start().unwrap();
+    node_has(&world, "1", "1");
+    world.put("pod", wants(1)).unwrap();
+    let pod = world.running("pod").unwrap();
+    let seen = world.exec(&pod, "c", "echo $FROM_CDI $TEST_DEVICES; head -c 3 /dev/cdi-a | wc -c").unwrap();
+    assert_eq!(seen, "yes a\n3");
+}
+
 #[test]
 fn who_may_not_register_is_told_why() {
     let world = World::start(Flavor::Debian16).unwrap();

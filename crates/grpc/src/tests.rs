@@ -296,7 +296,8 @@ async fn conditions_are_told_when_they_change() {
 }
 
 fn device(id: &str, nodes: &[u32]) -> HeldDevice {
-    HeldDevice { resource: "example.com/dev".into(), id: id.into(), nodes: nodes.to_vec() }
+    let health = Default::default();
+    HeldDevice { resource: "example.com/dev".into(), id: id.into(), nodes: nodes.to_vec(), health }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use mainstay_types::{
-    ObservedPod, PodExt, PodOutcome, PodProbes, PodSource, PodStage, TerminalPhase, to_seconds,
+    ObservedPod, PodAssignment, PodExt, PodOutcome, PodProbes, PodSource, PodStage, TerminalPhase, to_seconds,
 };
 
 use crate::views::{self, Phase};
@@ -40,6 +40,8 @@ pub struct StatusInput<'a> {
     pub recursive_read_only: bool,
     /// Requests and limits of the whole pod.
     pub resources: &'a ResourceRequirements,
+    /// What its containers hold of devices; `None` where nobody wants to know how those are.
+    pub held: Option<&'a PodAssignment>,
     /// The time.
     pub now: Timestamp,
 }

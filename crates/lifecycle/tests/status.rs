@@ -2,15 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Instant,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use mainstay_lifecycle::{StatusInput, pod_status};
 use mainstay_types::{
-    ContainerPhase, ContainerProbes, Deletion, DesiredPod, FullName, ObservedContainer, ObservedPod,
-    ObservedSandbox, PodFailure, PodOutcome, PodProbes, PodSource, PodStage, RemoteStatus, TerminalPhase,
-    Verdict,
+    Assignments, ContainerPhase, ContainerProbes, Deletion, DesiredPod, DeviceHealth, FullName, HeldDevice,
+    ObservedContainer, ObservedPod, ObservedSandbox, PodFailure, PodOutcome, PodProbes, PodSource, PodStage,
+    PodUid, RemoteStatus, TerminalPhase, Verdict,
 };
 use serde_json::{Value, json};
 
@@ -38,7 +42,18 @@ fn told(
     probes: &PodProbes,
     recursive_read_only: bool,
 ) -> PodStatus {
-    pod_status(&StatusInput {
+    pod_status(&input(pod, observed, (outcome, previous), probes, recursive_read_only))
+}
+
+fn input<'a>(
+    pod: &'a Pod,
+    observed: Option<&'a ObservedPod>,
+    (outcome, previous): (&'a PodOutcome, Option<&'a PodStatus>),
+    probes: &'a PodProbes,
+    recursive_read_only: bool,
+) -> StatusInput<'a> {
+    static RESOURCES: LazyLock<ResourceRequirements> = LazyLock::new(Default::default);
+    StatusInput {
         pod,
         observed,
         outcome,
@@ -48,9 +63,10 @@ fn told(
         host_ips: &[],
         recursive_read_only,
         qos_class: "BestEffort",
-        resources: &Default::default(),
+        resources: &RESOURCES,
+        held: None,
         now: time(),
-    })
+    }
 }
 
 fn outcome(pod: &Pod, restarting_all: bool) -> PodOutcome {
@@ -440,4 +456,40 @@ fn a_lost_container_counts_as_restarted_once_and_for_good() {
     assert_eq!(counts, [0, 1, 1, 1, 1]);
     let last = worker(before.as_ref().unwrap()).last_state.unwrap().terminated.unwrap();
     assert_eq!(last.reason.as_deref(), Some("ContainerStatusUnknown"));
+}
+
+#[test]
+fn how_devices_are_is_told_of_whoever_holds_them() {
+    let pod = pod();
+    let before: PodStatus = serde_json::from_value(json!({
+        "containerStatuses": [{"name": "worker", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "allocatedResourcesStatus": [{"name": "a.com/x", "resources": [{"resourceID": "1", "health": "Unhealthy"}]}]}],
+    }))
+    .unwrap();
+    for (row, health, previous, expected) in [
+        ("told so", DeviceHealth::Healthy, None, "Healthy"),
+        ("told otherwise", DeviceHealth::Unhealthy, None, "Unhealthy"),
+        ("nobody tells", DeviceHealth::Unknown, Some(&before), "Unknown"),
+        ("not told since a restart", DeviceHealth::Awaited, Some(&before), "Unhealthy"),
+        ("never told", DeviceHealth::Awaited, None, "Unknown"),
+    ] {
+        let device = HeldDevice { resource: "a.com/x".into(), id: "1".into(), nodes: Vec::new(), health };
+        let mut all = Assignments::default();
+        all.set_devices(Vec::new(), [("u1".into(), "worker".into(), vec![device])]);
+        let outcome = outcome(&pod, false);
+        let status = pod_status(&StatusInput {
+            held: all.pods.get(&PodUid::from("u1")).map(AsRef::as_ref),
+            ..input(&pod, None, (&outcome, previous), &PodProbes::default(), false)
+        });
+        let told: Vec<_> = status
+            .container_statuses
+            .iter()
+            .flatten()
+            .map(|status| {
+                (status.name.as_str(), serde_json::to_value(&status.allocated_resources_status).unwrap())
+            })
+            .collect();
+        let devices = json!([{"name": "a.com/x", "resources": [{"resourceID": "1", "health": expected}]}]);
+        assert_eq!(told, [("trigger", Value::Null), ("worker", devices)], "{row}");
+    }
 }

@@ -242,8 +242,11 @@ async fn build(
         directory: root.join("device-plugins"),
         assignments: assignment_sender,
         patience: Patience::default(),
+        counters: Arc::clone(&work),
     };
     let (devices, device_problem) = mainstay_devices::start(devices, tasks)?;
+    let handlers = [("DevicePlugin", devices.handler(root.clone(), tasks))].into();
+    mainstay_plugin::start(root.join("plugins_registry"), handlers, tasks)?;
     let state = ServerState {
         assignments: assignments.clone(),
         snapshot: snapshots.clone(),
@@ -261,6 +264,7 @@ async fn build(
         process: Process { config: config_page.clone(), flags: Arc::new(loaded.flags.clone()), verbosity },
     };
     bound.serve(state, tasks);
+    let told = assignments.clone();
     local_apis.serve(GrpcState { snapshots: snapshots.clone(), assignments, counters }, tasks);
     secure::renew_own_certificate(loaded, &root, &node_name, addresses.clone(), tasks);
     // Up, in the sense of a service manager: it answers. Pods may have to wait for a runtime that is still away.
@@ -404,6 +408,11 @@ async fn build(
             addresses,
             pressure,
             extended: devices.resources(),
+            assignments: if loaded.gates.enabled("ResourceHealthStatus") {
+                told
+            } else {
+                watch::channel(Arc::default()).1
+            },
         },
         snapshot_writer,
         tasks,

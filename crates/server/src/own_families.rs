@@ -116,6 +116,26 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| pods(lines, source, |_| true),
     },
     Family {
+        name: "kubelet_device_plugin_alloc_duration_seconds",
+        help: "[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for (resource, times) in source.counters.device_allocations.all() {
+                lines.durations(&[("resource_name", &resource)], times.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_device_plugin_registration_total",
+        help: "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            for (resource, count) in source.counters.device_registrations.all() {
+                lines.count(&[("resource_name", &resource)], count.get());
+            }
+        },
+    },
+    Family {
         name: "kubelet_image_pull_duration_seconds",
         help: "[ALPHA] Duration in seconds to pull an image.",
         kind: Kind::Histogram,

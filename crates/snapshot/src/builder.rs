@@ -11,9 +11,9 @@ use mainstay_lifecycle::{StatusInput, pod_status};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    DesiredState, ExtendedResources, NodeCounters, NodePressure, NodeResources, NodeSnapshot, ObservedPod,
-    ObservedState, Outcomes, PodOutcome, PodProbes, PodSource, PodUid, PodView, ProbeResults, RuntimeHealth,
-    to_seconds,
+    Assignments, DesiredState, ExtendedResources, NodeCounters, NodePressure, NodeResources, NodeSnapshot,
+    ObservedPod, ObservedState, Outcomes, PodAssignment, PodOutcome, PodProbes, PodSource, PodUid, PodView,
+    ProbeResults, RuntimeHealth, to_seconds,
 };
 use tokio::{
     sync::watch,
@@ -79,6 +79,8 @@ pub struct Inputs {
     pub pressure: watch::Receiver<NodePressure>,
     /// What device plugins offer.
     pub extended: watch::Receiver<Arc<ExtendedResources>>,
+    /// Who holds which devices and how those are; nothing where it is not told (gate `ResourceHealthStatus`).
+    pub assignments: watch::Receiver<Arc<Assignments>>,
 }
 
 /// Starts building snapshots. Problems with stored statuses are returned as sentences for the node's events.
@@ -113,6 +115,7 @@ pub fn start(
         pressure,
         extended: Arc::default(),
         whole,
+        assignments: Arc::default(),
     };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("snapshot", async move {
@@ -126,6 +129,7 @@ struct Entry {
     outcome: Arc<PodOutcome>,
     observed: Option<Arc<ObservedPod>>,
     probes: Option<Arc<PodProbes>>,
+    held: Option<Arc<PodAssignment>>,
     view: Arc<PodView>,
 }
 
@@ -148,6 +152,8 @@ struct Builder {
     extended: Arc<ExtendedResources>,
     /// What the node has, with that.
     whole: Arc<NodeResources>,
+    /// Who holds what of it.
+    assignments: Arc<Assignments>,
 }
 
 impl Builder {
@@ -169,6 +175,7 @@ impl Builder {
                 self.whole = Arc::new(self.config.resources.with_extended(&extended, false));
                 self.extended = extended;
             }
+            self.assignments = inputs.assignments.borrow_and_update().clone();
             // Nothing partial: every source, the first complete list, and reconcile's word on each pod.
             if desired.synced && observed.listed_at.is_some() && outcomes.synced {
                 if self.conditions.is_empty() {
@@ -192,6 +199,7 @@ impl Builder {
                 Ok(()) = inputs.addresses.changed() => Ok(()),
                 Ok(()) = inputs.pressure.changed() => Ok(()),
                 Ok(()) = inputs.extended.changed() => Ok(()),
+                Ok(()) = inputs.assignments.changed() => Ok(()),
             };
             if changed.is_err() {
                 return;
@@ -220,7 +228,8 @@ impl Builder {
             let seen = observed.pods.get(uid).filter(|pod| !pod.is_nothing());
             let probes = probes.pods.get(uid);
             let known = self.views.get(uid).filter(|_| !moved);
-            if known.is_some_and(|entry| entry.is_current(outcome, seen, probes)) {
+            let held = self.assignments.pods.get(uid);
+            if known.is_some_and(|entry| entry.is_current(outcome, seen, probes, held)) {
                 continue;
             }
             let silent = observed.silent.contains_key(uid);
@@ -306,6 +315,7 @@ impl Builder {
         let qos_class = runtime::qos_class(pod);
         let resources = pod_resources(pod);
         let none = PodProbes::default();
+        let held = self.assignments.pods.get(uid).cloned();
         let input = StatusInput {
             pod,
             observed: observed.map(AsRef::as_ref),
@@ -317,6 +327,7 @@ impl Builder {
             qos_class: qos_class.as_str(),
             recursive_read_only: runtime.recursive_read_only,
             resources: &resources,
+            held: held.as_deref(),
             now,
         };
         let mut status = match previous.filter(|_| silent) {
@@ -386,6 +397,7 @@ impl Builder {
             outcome: Arc::clone(outcome),
             observed: observed.cloned(),
             probes: probes.cloned(),
+            held,
             view,
         };
         self.views.insert(uid.clone(), entry);
@@ -399,10 +411,12 @@ impl Entry {
         outcome: &Arc<PodOutcome>,
         observed: Option<&Arc<ObservedPod>>,
         probes: Option<&Arc<PodProbes>>,
+        held: Option<&Arc<PodAssignment>>,
     ) -> bool {
         Arc::ptr_eq(&self.outcome, outcome)
             && same(self.observed.as_ref(), observed)
             && same(self.probes.as_ref(), probes)
+            && self.held.as_ref() == held
     }
 }
 

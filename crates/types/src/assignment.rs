@@ -120,6 +120,22 @@ pub struct HeldDevice {
     pub id: Arc<str>,
     /// The NUMA nodes it belongs to, ascending; none for one that belongs nowhere.
     pub nodes: Vec<u32>,
+    /// What its plugin says of it.
+    pub health: DeviceHealth,
+}
+
+/// How a device is, as far as its plugin told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceHealth {
+    /// It works.
+    #[default]
+    Healthy,
+    /// Its plugin says that it does not.
+    Unhealthy,
+    /// Its plugin has gone, or tells of it no longer.
+    Unknown,
+    /// Nothing was heard since mainstay was started: what was said before stands.
+    Awaited,
 }
 
 /// How much there is of what device plugins offer.
@@ -148,7 +164,12 @@ mod tests {
     #[test]
     fn devices_and_cpus_come_and_go_apart() {
         let mut all = Assignments::default();
-        let device = HeldDevice { resource: "a.com/x".into(), id: "0".into(), nodes: Vec::new() };
+        let device = HeldDevice {
+            resource: "a.com/x".into(),
+            id: "0".into(),
+            nodes: Vec::new(),
+            health: DeviceHealth::Healthy,
+        };
         all.set_cpus([1, 2].into(), [(PodUid::from("p"), "c".into(), [1].into())]);
         all.set_devices(
             vec![device.clone()],

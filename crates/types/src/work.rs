@@ -77,44 +77,58 @@ impl Durations {
 /// Counters of one kind, each by the values of its labels; one appears when it is first counted. A chain that only grows:
 /// who counts and who reads share no lock.
 #[derive(Debug)]
-pub struct ByLabels<T, const N: usize> {
-    first: Place<T, N>,
+pub struct Chain<K, T> {
+    first: Place<K, T>,
     make: fn() -> T,
 }
 
-type Place<T, const N: usize> = OnceLock<Box<Link<T, N>>>;
+/// By values that are known beforehand.
+pub type ByLabels<T, const N: usize> = Chain<[&'static str; N], T>;
+
+/// By one value that somebody else chose.
+pub type ByName<T> = Chain<Arc<str>, T>;
+
+/// How many values others may choose; what comes beyond that is counted with the last.
+const MAX_NAMES: usize = 1024;
+
+type Place<K, T> = OnceLock<Box<Link<K, T>>>;
 
 #[derive(Debug)]
-struct Link<T, const N: usize> {
-    labels: [&'static str; N],
+struct Link<K, T> {
+    labels: K,
     counter: Arc<T>,
-    next: Place<T, N>,
+    next: Place<K, T>,
 }
 
-impl<T, const N: usize> ByLabels<T, N> {
+impl<K: Clone + Ord, T> Chain<K, T> {
     const fn new(make: fn() -> T) -> Self {
         Self { first: OnceLock::new(), make }
     }
 
     /// The counter with these values.
-    pub fn of(&self, labels: [&'static str; N]) -> Arc<T> {
+    pub fn of(&self, labels: K) -> Arc<T> {
         let mut place = &self.first;
-        loop {
+        for _ in 1..MAX_NAMES {
             let link = place.get_or_init(|| {
-                Box::new(Link { labels, counter: Arc::new((self.make)()), next: OnceLock::new() })
+                let (labels, counter) = (labels.clone(), Arc::new((self.make)()));
+                Box::new(Link { labels, counter, next: OnceLock::new() })
             });
             if link.labels == labels {
                 return Arc::clone(&link.counter);
             }
             place = &link.next;
         }
+        let last = place.get_or_init(|| {
+            Box::new(Link { labels, counter: Arc::new((self.make)()), next: OnceLock::new() })
+        });
+        Arc::clone(&last.counter)
     }
 
     /// All of them, in order.
-    pub fn all(&self) -> Vec<([&'static str; N], Arc<T>)> {
+    pub fn all(&self) -> Vec<(K, Arc<T>)> {
         let links = std::iter::successors(self.first.get(), |link| link.next.get());
-        let mut all: Vec<_> = links.map(|link| (link.labels, Arc::clone(&link.counter))).collect();
-        all.sort_by_key(|(labels, _)| *labels);
+        let mut all: Vec<_> = links.map(|link| (link.labels.clone(), Arc::clone(&link.counter))).collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
         all
     }
 }
@@ -165,6 +179,10 @@ pub struct NodeCounters {
     pub container_errors: ByLabels<Counter, 2>,
     /// How long images took to be pulled, by their size.
     pub pulls: ByLabels<Durations, 1>,
+    /// Device plugins that made themselves known, by their resource.
+    pub device_registrations: ByName<Counter>,
+    /// How long it took until a container's devices were its own, by the resource.
+    pub device_allocations: ByName<Durations>,
 }
 
 impl Default for NodeCounters {
@@ -182,6 +200,8 @@ impl Default for NodeCounters {
             containers: ByLabels::new(Counter::default),
             container_errors: ByLabels::new(Counter::default),
             pulls: ByLabels::new(|| Durations::new(PULLS)),
+            device_registrations: ByName::new(Counter::default),
+            device_allocations: ByName::new(usual),
         }
     }
 }

@@ -1,11 +1,18 @@
 //! A device plugin for tests: a real program that speaks the real protocol, and does what the files in a directory say.
 //!
 //! `device-plugin serve DIRECTORY ENDPOINT RESOURCE STATE`: serves on `DIRECTORY/ENDPOINT` and registers on `DIRECTORY/kubelet.sock`,
-//! again whenever that socket is made anew. Files in `STATE`:
+//! again whenever that socket is made anew.
+//!
+//! `device-plugin watched ROOT ENDPOINT RESOURCE STATE`: serves on `ROOT/plugins/ENDPOINT` and waits to be found by the plugin watcher on
+//! `ROOT/plugins_registry/ENDPOINT`.
+//!
+//! Files in `STATE`:
 //!
 //! - `devices.json`: `[{"id": "a", "healthy": true, "nodes": [0]}, …]`, told of whenever it changes;
 //! - `options`: `preferred` and `prestart`, if the plugin has these;
 //! - `hang`: while it is there, Allocate does not answer; `refuse`: its text is why Allocate fails;
+//! - `cdi`: `vendor.com/kind`, if containers are given CDI devices of these in the place of device nodes;
+//! - `version`: what it says that it speaks, if not `v1beta1`; `endpoint`: where it says that it is, if not there (only when watched);
 //! - `calls`: written by the plugin, a line for each call;
 //! - `mount/`: what containers see at `/plugin`.
 //!
@@ -28,12 +35,16 @@ use futures_util::{Stream, stream};
 use hyper::server::conn::http2;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use mainstay_proto::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerAllocateResponse, ContainerPreferredAllocationResponse,
-    Device, DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, Mount, NumaNode,
-    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse, RegisterRequest, TopologyInfo,
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
+    ContainerPreferredAllocationResponse, Device, DevicePluginOptions, DeviceSpec, Empty,
+    ListAndWatchResponse, Mount, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest, TopologyInfo,
     device_plugin_server::{DevicePlugin, DevicePluginServer},
     registration_client::RegistrationClient,
+};
+use mainstay_proto::pluginregistration::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+    registration_server::{Registration, RegistrationServer},
 };
 use mainstay_task::TaskGroup;
 use serde_json::Value;
@@ -55,6 +66,10 @@ fn main() -> Result<()> {
             let plugin = Plugin { state: PathBuf::from(state) };
             runtime.block_on(serve(Path::new(directory), endpoint, resource, &plugin))
         }
+        ["watched", root, endpoint, resource, state] => {
+            let plugin = Plugin { state: PathBuf::from(state) };
+            runtime.block_on(wait_to_be_found(Path::new(root), endpoint, resource, &plugin))
+        }
         ["register", directory, version, endpoint, resource] => {
             match runtime.block_on(register(Path::new(directory), version, endpoint, resource)) {
                 Ok(()) => println!("registered"),
@@ -63,7 +78,8 @@ fn main() -> Result<()> {
             Ok(())
         }
         _ => bail!(
-            "device-plugin serve DIRECTORY ENDPOINT RESOURCE STATE, or register DIRECTORY VERSION ENDPOINT RESOURCE"
+            "device-plugin serve DIRECTORY ENDPOINT RESOURCE STATE, watched ROOT ENDPOINT RESOURCE STATE, \
+             or register DIRECTORY VERSION ENDPOINT RESOURCE"
         ),
     }
 }
@@ -104,6 +120,63 @@ async fn serve(directory: &Path, endpoint: &str, resource: &str, plugin: &Plugin
         }
         listening.abort();
         tasks.drain(Duration::ZERO).await;
+    }
+}
+
+/// Serves for ever, on two sockets: its own, and the one on which it is asked what it is.
+async fn wait_to_be_found(root: &Path, endpoint: &str, resource: &str, plugin: &Plugin) -> Result<()> {
+    let (own, registry) = (root.join("plugins").join(endpoint), root.join("plugins_registry").join(endpoint));
+    for socket in [&own, &registry] {
+        // One of an earlier life.
+        fs::remove_file(socket).ok();
+    }
+    let tasks = TaskGroup::new();
+    let (listener, served, group) = (UnixListener::bind(&own)?, plugin.clone(), tasks.clone());
+    tasks.spawn("plugin", async move { accept(listener, &served, &group).await });
+    let info = PluginInfo {
+        r#type: "DevicePlugin".to_owned(),
+        name: resource.to_owned(),
+        endpoint: plugin.text("endpoint").unwrap_or_else(|| own.display().to_string()),
+        supported_versions: vec![plugin.text("version").unwrap_or_else(|| "v1beta1".to_owned())],
+    };
+    let listener = UnixListener::bind(&registry)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let found = Found { info: info.clone(), plugin: plugin.clone() };
+        let service = TowerToHyperService::new(RegistrationServer::new(found));
+        let connection =
+            http2::Builder::new(Calls(tasks.clone())).serve_connection(TokioIo::new(stream), service);
+        tasks.spawn("connection", async move {
+            // A caller may go whenever it wants.
+            connection.await.ok();
+        });
+    }
+}
+
+/// What it says when it is found.
+#[derive(Clone, Debug)]
+struct Found {
+    info: PluginInfo,
+    plugin: Plugin,
+}
+
+#[tonic::async_trait]
+impl Registration for Found {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(self.info.clone()))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let RegistrationStatus { plugin_registered, error } = request.into_inner();
+        self.plugin.note(&if plugin_registered {
+            "registered".to_owned()
+        } else {
+            format!("refused {error}")
+        });
+        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
@@ -259,6 +332,9 @@ impl DevicePlugin for Plugin {
                 host_path: "/dev/zero".to_owned(),
                 permissions: "r".to_owned(),
             });
+            let cdi = self.text("cdi");
+            let cdi_devices = cdi.iter().flat_map(|kind| ids.iter().map(move |id| format!("{kind}={id}")));
+            let cdi_devices: Vec<_> = cdi_devices.map(|name| CdiDevice { name }).collect();
             container_responses.push(ContainerAllocateResponse {
                 envs: [("TEST_DEVICES".to_owned(), ids.join(","))].into(),
                 mounts: vec![Mount {
@@ -266,9 +342,9 @@ impl DevicePlugin for Plugin {
                     host_path: self.state.join("mount").display().to_string(),
                     read_only: true,
                 }],
-                devices: devices.collect(),
+                devices: if cdi.is_some() { Vec::new() } else { devices.collect() },
                 annotations: [("example.com/devices".to_owned(), ids.join(","))].into(),
-                cdi_devices: Vec::new(),
+                cdi_devices,
             });
         }
         Ok(Response::new(AllocateResponse { container_responses }))

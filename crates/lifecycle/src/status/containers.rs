@@ -1,14 +1,16 @@
 //! Container statuses.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, ResourceRequirements,
-        VolumeMountStatus,
+        ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus, ResourceHealth, ResourceRequirements,
+        ResourceStatus, VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_types::{ContainerKind, ContainerPhase, ObservedContainer, Verdict, to_seconds};
+use mainstay_types::{ContainerKind, ContainerPhase, DeviceHealth, ObservedContainer, Verdict, to_seconds};
 
 use super::StatusInput;
 use crate::{
@@ -85,7 +87,54 @@ fn status(input: &StatusInput<'_>, view: &View<'_>, initialized: bool) -> Contai
                     || shown(probes.readiness, before.is_some_and(|before| before.ready)))
         }
     };
+    status.allocated_resources_status = match view.kind {
+        // It is over when the others run, and what it held may be theirs.
+        ContainerKind::Init => None,
+        ContainerKind::Sidecar | ContainerKind::Regular | ContainerKind::Ephemeral => {
+            devices(input, &view.spec.name, previous)
+        }
+    };
     status
+}
+
+/// How the devices of a container are, by resource and ID.
+fn devices(
+    input: &StatusInput<'_>,
+    name: &str,
+    previous: Option<&ContainerStatus>,
+) -> Option<Vec<ResourceStatus>> {
+    let held = &input.held?.containers.get(name)?.devices;
+    let before = |resource: &str, id: &str| {
+        let statuses = previous?.allocated_resources_status.as_ref()?;
+        let devices = statuses.iter().find(|status| status.name == resource)?.resources.as_ref()?;
+        devices.iter().find(|device| device.resource_id == id)?.health.clone()
+    };
+    let mut resources: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+    for device in held {
+        let health = match device.health {
+            DeviceHealth::Healthy => "Healthy".to_owned(),
+            DeviceHealth::Unhealthy => "Unhealthy".to_owned(),
+            DeviceHealth::Unknown => "Unknown".to_owned(),
+            DeviceHealth::Awaited => {
+                before(&device.resource, &device.id).unwrap_or_else(|| "Unknown".to_owned())
+            }
+        };
+        resources.entry(&device.resource).or_default().insert(&device.id, health);
+    }
+    let statuses = resources.into_iter().map(|(name, devices)| ResourceStatus {
+        name: name.to_owned(),
+        resources: Some(
+            devices
+                .into_iter()
+                .map(|(id, health)| ResourceHealth {
+                    resource_id: id.to_owned(),
+                    health: Some(health),
+                    ..ResourceHealth::default()
+                })
+                .collect(),
+        ),
+    });
+    Some(statuses.collect::<Vec<_>>()).filter(|statuses| !statuses.is_empty())
 }
 
 /// A container the runtime shows.

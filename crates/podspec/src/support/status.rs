@@ -50,9 +50,13 @@ const ROWS: &[Row] = &[
     not_yet("status.containerStatuses[].lastState.waiting", NEVER),
     passed("status.containerStatuses[].resources", "the spec's, as upstream shows them"),
     passed("status.containerStatuses[].allocatedResources", "the spec's requests, as upstream shows them"),
-    not_yet(
+    works(
         "status.containerStatuses[].allocatedResourcesStatus",
-        "the health of devices is told by the Node object's allocatable only",
+        &["devices::the_status_tells_how_devices_are"],
+    ),
+    not_yet(
+        "status.containerStatuses[].allocatedResourcesStatus[].resources[].message",
+        "device plugins give no reasons; it comes with dynamic resource allocation",
     ),
     not_yet("status.containerStatuses[].resources.claims", CLAIMS),
     works(

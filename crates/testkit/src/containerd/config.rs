@@ -96,7 +96,7 @@ impl Settings<'_> {
              [plugins.\"io.containerd.grpc.v1.cri\"]\nstream_server_address = \"127.0.0.1\"\n\
              [{images}.pinned_images]\nsandbox = {pause}\n\
              [{images}.registry]\nconfig_path = {registries}\n\
-             [{runtime}]\n{switches}\
+             [{runtime}]\n{switches}cdi_spec_dirs = [{cdi}]\n\
              [{runtime}.cni]\nbin_dirs = [{cni_bin}]\nconf_dir = {cni_conf}\n\
              [{runtime}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
              [{runtime}.containerd.runtimes.runc.options]\n{options}",
@@ -107,6 +107,8 @@ impl Settings<'_> {
             pause = quoted(PAUSE),
             registries = quoted(self.dir.join("registries").display()),
             switches = self.runtime_switches(),
+            // Devices of the machine's own are nobody's here.
+            cdi = quoted(self.dir.join("cdi").display()),
             cni_bin = quoted(self.cni_bin_dir.display()),
             cni_conf = quoted(self.dir.join("cni").display()),
             options = self.runc_options(),
