@@ -152,8 +152,8 @@ main() {
         cargo install --quiet --locked --version "$CARGO_DENY_VERSION" cargo-deny
     fi
     python
-    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl and streaming client, etcd" "built from tools/ if they changed (minutes on the first time)"
-    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc streamclient
+    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl, streaming client and sample device plugin, etcd" "built from tools/ if they changed (minutes on the first time)"
+    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc sample-device-plugin streamclient
 }
 
 main "$@"

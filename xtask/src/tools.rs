@@ -26,7 +26,7 @@ const KUBERNETES: &[&str] = &[
     "k8s.io/client-go/pkg/version.gitVersion=v1.37.1",
 ];
 
-const PEERS: [Peer; 9] = [
+const PEERS: [Peer; 10] = [
     Peer {
         name: "containerd",
         packages: &[
@@ -71,6 +71,13 @@ const PEERS: [Peer; 9] = [
         packages: &["github.com/opencontainers/runc"],
         variables: &[],
         cgo: Some("seccomp"),
+    },
+    // Upstream's own example of a device plugin.
+    Peer {
+        name: "sample-device-plugin",
+        packages: &["k8s.io/kubernetes/test/images/sample-device-plugin"],
+        variables: &[],
+        cgo: None,
     },
     // Upstream's streaming clients and server with a command line of ours.
     Peer {

@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, with};
-use mainstay_testkit::{Flavor, mainstay_binary, wait_until};
+use mainstay_testkit::{Flavor, mainstay_binary, tool, wait_until};
 use serde_json::{Value, json};
 
 const RESOURCE: &str = "example.com/dev";
@@ -380,6 +381,46 @@ fn a_plugin_gives_cdi_devices() {
     let pod = world.running("pod").unwrap();
     let seen = world.exec(&pod, "c", "echo $FROM_CDI $TEST_DEVICES; head -c 3 /dev/cdi-a | wc -c").unwrap();
     assert_eq!(seen, "yes a\n3");
+}
+
+/// Upstream's sample plugin knows one place only, which it is given in a mount namespace of its own.
+#[test]
+fn upstreams_sample_plugin_is_served() {
+    const SAMPLE: &str = "example.com/resource";
+    let world = World::start(Flavor::Debian16).unwrap();
+    let script = r#"mount -t tmpfs none /var/lib && mkdir -p /var/lib/kubelet/device-plugins &&
+        mount --bind "$1" /var/lib/kubelet/device-plugins && exec "$2""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    command.arg(world.node.root().join("device-plugins")).arg(tool("sample-device-plugin").unwrap());
+    let mut plugin = Ended(command.stdin(Stdio::null()).spawn().unwrap());
+    let resources = json!({ "resources": { "limits": { SAMPLE: 2 } } });
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] });
+    // Until the plugin is there nobody knows that these are devices.
+    wait_until(SOON, "two devices", || {
+        let node = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if node.contains(r#""example.com/resource":"2""#) { Ok(()) } else { Err(node) }
+    })
+    .unwrap();
+    world.put("pod", spec).unwrap();
+    let pod = world.running("pod").unwrap();
+    assert_eq!(world.exec(&pod, "c", "ls /tmp").unwrap(), "Dev-1\nDev-2");
+    holds(&world, "pod", &["Dev-1", "Dev-2"]);
+    // Its files stay behind on the machine, where containers find them.
+    plugin.0.kill().unwrap();
+    for file in ["/tmp/Dev-1", "/tmp/Dev-2"] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// Ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
 
 #[test]
