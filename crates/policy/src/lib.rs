@@ -16,6 +16,7 @@ mod pressure;
 
 pub use admission::{
     Candidate, HostPort, NodeFacts, Occupant, PodUse, Rejection, SysctlPatternError, Sysctls, admit, preempt,
+    volume_fits,
 };
 pub use allocatable::{AllocatableError, Reservations, node_resources};
 pub use pressure::{PressureMemory, Reading, Signal, Signals, Thresholds};

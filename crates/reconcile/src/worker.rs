@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use mainstay_lifecycle::{Hold, HoldCause, KillReason, SANDBOX_HOLD, Step, probe_grace_seconds};
 use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::Rejection;
@@ -139,6 +139,8 @@ pub(crate) struct Order {
     pub(crate) desired: Arc<DesiredPod>,
     pub(crate) observed: Option<Arc<ObservedPod>>,
     pub(crate) objects: Arc<Objects>,
+    /// The Node object, if there is an API server that has one.
+    pub(crate) node: Option<Arc<Node>>,
     pub(crate) runtime: Arc<RuntimeHealth>,
     /// To be on disk before anything is made.
     pub(crate) record: Option<PodRecord>,
