@@ -32,6 +32,7 @@ use crate::{
     kill::{self, Grace},
     pod::PodState,
     providers::Providers,
+    pulled::PullRecords,
     record::PodRecord,
     record::Records,
     sandbox, volumes,
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) records: Records,
     pub(crate) puller: Puller,
     pub(crate) providers: Providers,
+    pub(crate) pulled: PullRecords,
     /// Turns to bring the contents of volumes up to date.
     pub(crate) refreshes: tokio::sync::Semaphore,
     /// Held by who gives user IDs to a pod.
@@ -258,11 +260,13 @@ impl Shared {
     pub(crate) fn new(config: ReconcileConfig, records: Records, reports: mpsc::Sender<Report>) -> Self {
         let puller = Puller::new(config.pulls);
         let providers = Providers::new(config.credential_providers.clone());
+        let pulled = PullRecords::new(config.pull_verification.clone(), &config.node.root_dir);
         Self {
             config,
             records,
             puller,
             providers,
+            pulled,
             refreshes: tokio::sync::Semaphore::new(volumes::REFRESHES),
             user_namespaces: tokio::sync::Mutex::default(),
             told_of_dns: AtomicBool::new(false),
