@@ -184,11 +184,11 @@ definitions! {
                 acted().check(Check::Rule("must be at least 1, and 1 if serializeImagePulls is on"));
             /// When a pod must prove that it may use an image that is already on the node.
             "imagePullCredentialsVerificationPolicy" image_pull_credentials_verification_policy: String = "NeverVerifyPreloadedImages",
-                gate("KubeletEnsureSecretPulledImages")
+                acted().gate("KubeletEnsureSecretPulledImages")
                 .check(Check::OneOf(&["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]));
             /// Images that need no proof under `NeverVerifyAllowlistedImages`; `registry/path/*` stands for all below.
             "preloadedImagesVerificationAllowlist" preloaded_images_verification_allowlist: Vec<String>,
-                gate("KubeletEnsureSecretPulledImages")
+                acted().gate("KubeletEnsureSecretPulledImages")
                 .check(Check::Rule("image names without tag or digest, or a path ending in /*; only with NeverVerifyAllowlistedImages"));
             /// How long an unused image is kept at least.
             "imageMinimumGCAge" image_minimum_gc_age: GoDuration = "2m0s",

@@ -305,6 +305,8 @@ impl Book {
             objects.tokens.extend(self.api.objects.tokens.clone());
             objects.services.extend(self.api.objects.services.clone());
             objects.runtime_classes.extend(self.api.objects.runtime_classes.clone());
+            objects.trust_bundles.extend(self.api.objects.trust_bundles.clone());
+            objects.claims.extend(self.api.objects.claims.clone());
             for (uid, pod) in &self.api.pods {
                 let terminate = self.wishes.get(uid).cloned();
                 let published = self.state.pods.get(uid).filter(|published| {
@@ -344,6 +346,8 @@ impl Book {
             && same(&objects.secrets, &old.objects.secrets)
             && same(&objects.tokens, &old.objects.tokens)
             && objects.runtime_classes == old.objects.runtime_classes
+            && same(&objects.trust_bundles, &old.objects.trust_bundles)
+            && same(&objects.claims, &old.objects.claims)
             && same(&objects.services, &old.objects.services);
         let same_verdicts = verdicts == *old.verdicts;
         // The first state is published even when it is empty: it says that there is nothing.

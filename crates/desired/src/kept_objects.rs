@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use mainstay_checkpoint::{Deferred, Durability, SealKey, Sealed, Store, WriteError};
-use mainstay_types::{FullName, Objects, PodUid, ServiceToken, TokenKey};
+use mainstay_types::{Claim, FullName, Objects, PodUid, ServiceToken, TokenKey, TrustBundles, TrustQuery};
 use serde::{Deserialize, Serialize};
 
 /// One file.
@@ -25,6 +25,9 @@ enum Kept {
     },
     /// Name and handler.
     RuntimeClass(String, String),
+    /// What was found for a question after ClusterTrustBundles.
+    TrustBundles(TrustQuery, TrustBundles),
+    Claim(FullName, Box<Claim>),
     /// All of a namespace.
     Services(Vec<(FullName, Service)>),
 }
@@ -63,6 +66,12 @@ impl KeptObjects {
                 }
                 Some(Kept::RuntimeClass(name, handler)) => {
                     objects.runtime_classes.insert(name, handler.into());
+                }
+                Some(Kept::TrustBundles(query, bundles)) => {
+                    objects.trust_bundles.insert(query, Arc::new(bundles));
+                }
+                Some(Kept::Claim(name, claim)) => {
+                    objects.claims.insert(name, Arc::new(*claim));
                 }
                 Some(Kept::Services(services)) => {
                     objects.services.extend(services.into_iter().map(|(name, it)| (name, Arc::new(it))));
@@ -127,6 +136,26 @@ impl KeptObjects {
         let place = place("runtimeclass", &FullName::new("", name), "");
         match handler {
             Some(handler) => self.put(&place, &Kept::RuntimeClass(name.to_owned(), handler.to_owned())),
+            None => self.files.remove(&place),
+        }
+    }
+
+    pub(crate) fn trust_bundles(&self, query: &TrustQuery, bundles: Option<&TrustBundles>) {
+        let (kind, name) = match query {
+            TrustQuery::Name(name) => ("trustbundle", name),
+            TrustQuery::Signer(name) => ("trustsigner", name),
+        };
+        let place = place(kind, &FullName::new("", name), "");
+        match bundles {
+            Some(bundles) => self.put(&place, &Kept::TrustBundles(query.clone(), bundles.clone())),
+            None => self.files.remove(&place),
+        }
+    }
+
+    pub(crate) fn claim(&self, name: &FullName, claim: Option<&Claim>) {
+        let place = place("claim", name, "");
+        match claim {
+            Some(claim) => self.put(&place, &Kept::Claim(name.clone(), Box::new(claim.clone()))),
             None => self.files.remove(&place),
         }
     }

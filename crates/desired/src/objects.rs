@@ -1,9 +1,11 @@
-//! The objects that API pods need: ConfigMaps and Secrets, each listened to while some pod refers to it, and tokens of
-//! service accounts, renewed before they expire.
+//! The objects that API pods need: ConfigMaps, Secrets and trust bundles, each listened to while some pod refers to it, and
+//! tokens of service accounts, renewed before they expire.
 //!
 //! One task for all. A pod that is new is held back by its source until each of its objects has been looked up once, so that
 //! none fails for want of something that was only on its way.
 
+mod claims;
+mod trust;
 pub(crate) mod unreadable;
 
 use std::{
@@ -33,7 +35,9 @@ use k8s_openapi::{
 use mainstay_apiserver::{ApiError, Change, Client, Reflected, Scope, reflect};
 use mainstay_podspec::{References, references};
 use mainstay_task::{Backoff, random_unit};
-use mainstay_types::{DesiredPod, EventSink, FullName, Objects, PodExt as _, PodUid, ServiceToken, TokenKey};
+use mainstay_types::{
+    DesiredPod, EventSink, FullName, Objects, PodExt as _, PodUid, ServiceToken, TokenKey, TrustQuery,
+};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::Notify,
@@ -83,6 +87,8 @@ struct Known {
     config_maps: BTreeSet<FullName>,
     secrets: BTreeSet<FullName>,
     runtime_classes: BTreeSet<String>,
+    trust_bundles: BTreeSet<TrustQuery>,
+    claims: BTreeSet<FullName>,
     /// All services have been listed.
     services: bool,
     wanted: BTreeMap<PodUid, Wanted>,
@@ -168,8 +174,9 @@ impl ApiObjects {
         // Beside the listeners, not in their way: they may have the connection that these wait for.
         let mut asking = FuturesUnordered::new();
         loop {
-            let Needed { config_maps, secrets, runtime_classes, tokens: wanted } = self.all_needed();
-            listeners.keep(&self, &client, (&config_maps, &secrets, &runtime_classes));
+            let needed = self.all_needed();
+            listeners.keep(&self, &client, &needed);
+            let wanted = needed.tokens;
             tokens.retain(|key, _| wanted.contains_key(key));
             for key in wanted.keys() {
                 tokens.entry(key.clone()).or_insert_with(|| self.first_renewal(key));
@@ -238,12 +245,21 @@ impl ApiObjects {
 
     fn all_needed(&self) -> Needed {
         let mut known = self.known();
-        let Needed { mut config_maps, mut secrets, mut runtime_classes, mut tokens } = Needed::default();
+        let Needed {
+            mut config_maps,
+            mut secrets,
+            mut runtime_classes,
+            mut trust_bundles,
+            mut claims,
+            mut tokens,
+        } = Needed::default();
         for wanted in known.wanted.values() {
             config_maps.extend(wanted.references.config_maps.iter().cloned());
             secrets.extend(wanted.references.secrets.iter().cloned());
             let class = wanted.references.runtime_class.as_deref();
             runtime_classes.extend(class.map(|class| FullName::new("", class)));
+            trust_bundles.extend(wanted.references.trust_bundles.iter().cloned());
+            claims.extend(wanted.references.claims.iter().cloned());
             for key in &wanted.references.tokens {
                 tokens.insert(key.clone(), (wanted.full_name.clone(), wanted.account.clone()));
             }
@@ -257,6 +273,10 @@ impl ApiObjects {
             idle.for_each(|name| kept.secret(name, None));
             let idle = objects.runtime_classes.keys().filter(|name| !named(&runtime_classes, name));
             idle.for_each(|name| kept.runtime_class(name, None));
+            let idle = objects.trust_bundles.keys().filter(|query| !trust_bundles.contains(query));
+            idle.for_each(|query| kept.trust_bundles(query, None));
+            let idle = objects.claims.keys().filter(|name| !claims.contains(name));
+            idle.for_each(|name| kept.claim(name, None));
             let idle = objects.tokens.keys().filter(|key| !tokens.contains_key(key));
             idle.for_each(|key| kept.token(key, None));
         }
@@ -264,13 +284,17 @@ impl ApiObjects {
         known.objects.secrets.retain(|name, _| secrets.contains(name));
         known.objects.runtime_classes.retain(|name, _| named(&runtime_classes, name));
         known.runtime_classes.retain(|name| named(&runtime_classes, name));
+        known.objects.trust_bundles.retain(|query, _| trust_bundles.contains(query));
+        known.trust_bundles.retain(|query| trust_bundles.contains(query));
+        known.objects.claims.retain(|name, _| claims.contains(name));
+        known.claims.retain(|name| claims.contains(name));
         known.objects.tokens.retain(|key, _| tokens.contains_key(key));
         known.config_maps.retain(|name| config_maps.contains(name));
         known.secrets.retain(|name| secrets.contains(name));
         known.unreadable.retain(|(_, name), _| {
             [&config_maps, &secrets, &runtime_classes].iter().any(|all| all.contains(name))
         });
-        Needed { config_maps, secrets, runtime_classes, tokens }
+        Needed { config_maps, secrets, runtime_classes, trust_bundles, claims, tokens }
     }
 
     /// Services of all namespaces: any of them may be some pod's neighbour.
@@ -417,6 +441,8 @@ impl Known {
             && references.config_maps.is_subset(&self.config_maps)
             && references.secrets.is_subset(&self.secrets)
             && references.runtime_class.iter().all(|class| self.runtime_classes.contains(class))
+            && references.trust_bundles.is_subset(&self.trust_bundles)
+            && references.claims.is_subset(&self.claims)
             && references.tokens.iter().all(|key| self.objects.tokens.contains_key(key))
     }
 }
@@ -428,6 +454,8 @@ struct Needed {
     secrets: BTreeSet<FullName>,
     /// In no namespace.
     runtime_classes: BTreeSet<FullName>,
+    trust_bundles: BTreeSet<TrustQuery>,
+    claims: BTreeSet<FullName>,
     /// With the pod that each is bound to, and its account.
     tokens: BTreeMap<TokenKey, (FullName, String)>,
 }
@@ -470,50 +498,49 @@ struct Listeners {
     config_maps: BTreeMap<FullName, AbortHandle>,
     secrets: BTreeMap<FullName, AbortHandle>,
     runtime_classes: BTreeMap<FullName, AbortHandle>,
+    trust_bundles: BTreeMap<TrustQuery, AbortHandle>,
+    claims: BTreeMap<FullName, AbortHandle>,
 }
 
 impl Listeners {
     /// Begins to listen for what is needed, and ends for what is not.
-    fn keep(
-        &mut self,
-        objects: &ApiObjects,
-        client: &Client,
-        (config_maps, secrets, runtime_classes): (
-            &BTreeSet<FullName>,
-            &BTreeSet<FullName>,
-            &BTreeSet<FullName>,
-        ),
-    ) {
+    fn keep(&mut self, objects: &ApiObjects, client: &Client, needed: &Needed) {
         let running = &self.running;
-        keep(&mut self.config_maps, config_maps, running, |name| {
+        keep(&mut self.config_maps, &needed.config_maps, running, |name| {
             let (objects, client) = (objects.clone(), client.clone());
             Box::pin(async move {
                 let tell = |change| objects.take_config_map(&name, change);
                 listen::<ConfigMap>(&client, &name, tell).await;
             })
         });
-        keep(&mut self.secrets, secrets, running, |name| {
+        keep(&mut self.secrets, &needed.secrets, running, |name| {
             let (objects, client) = (objects.clone(), client.clone());
             Box::pin(async move {
                 let tell = |change| objects.take_secret(&name, change);
                 listen::<Secret>(&client, &name, tell).await;
             })
         });
-        keep(&mut self.runtime_classes, runtime_classes, running, |name| {
+        keep(&mut self.runtime_classes, &needed.runtime_classes, running, |name| {
             let (objects, client) = (objects.clone(), client.clone());
             Box::pin(async move {
                 let tell = |change| objects.take_runtime_class(&name, change);
                 listen::<RuntimeClass>(&client, &name, tell).await;
             })
         });
+        keep(&mut self.trust_bundles, &needed.trust_bundles, running, |query| {
+            Box::pin(objects.clone().listen_to_trust_bundles(client.clone(), query))
+        });
+        keep(&mut self.claims, &needed.claims, running, |name| {
+            Box::pin(objects.clone().look_up_claim(client.clone(), name))
+        });
     }
 }
 
-fn keep(
-    handles: &mut BTreeMap<FullName, AbortHandle>,
-    needed: &BTreeSet<FullName>,
+fn keep<K: Clone + Ord>(
+    handles: &mut BTreeMap<K, AbortHandle>,
+    needed: &BTreeSet<K>,
     running: &FuturesUnordered<Listening>,
-    begin: impl Fn(FullName) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    begin: impl Fn(K) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 ) {
     handles.retain(|name, handle| {
         let stays = needed.contains(name);
@@ -578,7 +605,13 @@ async fn request(
         client.create_part::<ServiceAccount, _, _>(scope, (account, "token"), &wish).await?;
     let status = made.status.unwrap_or_default();
     match (status.token, status.expiration_timestamp) {
-        (Some(token), Some(expires)) if !token.is_empty() => Ok(ServiceToken { token, expires: expires.0 }),
+        (Some(token), Some(expires)) if !token.is_empty() => {
+            // How long it is good counts from now: the API server's clock may be another.
+            let lifetime = made.spec.map(|spec| spec.expiration_seconds.unwrap_or_default());
+            let lifetime = lifetime.filter(|seconds| *seconds > 0).map(jiff::SignedDuration::from_secs);
+            let counted = lifetime.and_then(|lifetime| Timestamp::now().checked_add(lifetime).ok());
+            Ok(ServiceToken { token, expires: counted.unwrap_or(expires.0) })
+        }
         _ => Err(ApiError::Decode {
             request: format!("a token of the service account {account}"),
             problem: "there is none in it".to_owned(),

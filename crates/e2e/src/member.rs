@@ -82,6 +82,34 @@ impl Member {
         serde_json::from_slice(&answer.body).map_err(|error| error.to_string())
     }
 
+    /// A pod as the node itself has it.
+    ///
+    /// # Errors
+    /// When it does not answer, or has no such pod.
+    pub fn own(&self, name: &str) -> Result<Value, String> {
+        let pods = self.node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+        let mut all = pods["items"].as_array().into_iter().flatten();
+        let found = all.find(|pod| pod["metadata"]["name"] == name);
+        found.cloned().ok_or_else(|| format!("no {name}: {pods}"))
+    }
+
+    /// Waits for an event of a pod, as the API server has it.
+    ///
+    /// # Errors
+    /// When there is none, with those that there are.
+    pub fn told(&self, pod: &str, reason: &str, text: &str) -> Result<()> {
+        let path = format!(
+            "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod},reason%3D{reason}"
+        );
+        wait_until(3 * PATIENCE, &format!("{reason} of {pod}: {text}"), || {
+            let events = self.get(&path)?;
+            let mut all = events["items"].as_array().into_iter().flatten();
+            let says = all.any(|event| event["message"].as_str().unwrap_or_default().contains(text));
+            if says { Ok(()) } else { Err(events.to_string()) }
+        })
+    }
+
     /// The object, once it is as wanted.
     ///
     /// # Errors

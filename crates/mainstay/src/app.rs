@@ -23,6 +23,7 @@ use mainstay_observe::{
     samples::{self, SamplesConfig},
     usage::{self, UsageConfig},
 };
+use mainstay_policy::PullVerification;
 use mainstay_reconcile::{Cgroups, Ownership, PullLimits, ReconcileConfig};
 use mainstay_server::{ConfigPage, Disks, Process, ServerConfig, ServerState, Verbosity};
 use mainstay_snapshot::{EventStoreConfig, Inputs, KeptStatuses, NodeTemplate, SnapshotConfig};
@@ -335,6 +336,7 @@ async fn build(
             container_log_links: links.clone(),
             volume_jobs: volume_jobs.clone(),
             pulls: pull_limits(loaded),
+            pull_verification: pull_verification(loaded),
             credential_providers: mainstay_config::credential_providers(
                 &loaded.settings.image_credential_provider_config,
                 &loaded.settings.image_credential_provider_bin_dir,
@@ -513,6 +515,19 @@ fn sources_config(
         takes_over: mode == Mode::Kubelet,
         gates: node::pod_gates(loaded),
     })
+}
+
+fn pull_verification(loaded: &Loaded) -> PullVerification {
+    let config = &loaded.config;
+    match config.image_pull_credentials_verification_policy.as_str() {
+        _ if !loaded.gates.enabled("KubeletEnsureSecretPulledImages") => PullVerification::Never,
+        "NeverVerify" => PullVerification::Never,
+        "NeverVerifyAllowlistedImages" => {
+            PullVerification::AllBut(config.preloaded_images_verification_allowlist.clone())
+        }
+        "AlwaysVerify" => PullVerification::Always,
+        _ => PullVerification::Pulled,
+    }
 }
 
 fn pull_limits(loaded: &Loaded) -> PullLimits {

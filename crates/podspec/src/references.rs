@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-use mainstay_types::{FullName, PodExt as _, TokenKey};
+use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, Container, Pod, Volume};
+use mainstay_types::{FullName, PodExt as _, TokenKey, TrustQuery};
 
 /// How long a token is good for unless its volume says otherwise.
 const TOKEN_SECONDS: i64 = 3600;
@@ -17,6 +17,10 @@ pub struct References {
     pub secrets: BTreeSet<FullName>,
     /// Tokens of its service account.
     pub tokens: BTreeSet<TokenKey>,
+    /// PersistentVolumeClaims.
+    pub claims: BTreeSet<FullName>,
+    /// ClusterTrustBundles.
+    pub trust_bundles: BTreeSet<TrustQuery>,
     /// Its RuntimeClass.
     pub runtime_class: Option<String>,
 }
@@ -33,6 +37,7 @@ pub fn references(pod: &Pod) -> References {
     for volume in spec.volumes.iter().flatten() {
         found.config_maps.extend(volume.config_map.as_ref().map(|source| named(&source.name)));
         found.secrets.extend(volume.secret.iter().filter_map(|it| it.secret_name.as_deref()).map(named));
+        found.claims.extend(claim_name(pod, volume));
         for source in volume.projected.iter().flat_map(|it| it.sources.iter().flatten()) {
             found.config_maps.extend(source.config_map.as_ref().map(|source| named(&source.name)));
             found.secrets.extend(source.secret.as_ref().map(|source| named(&source.name)));
@@ -40,6 +45,7 @@ pub fn references(pod: &Pod) -> References {
             found
                 .tokens
                 .extend(token.map(|it| token_key(pod, it.audience.as_deref(), it.expiration_seconds)));
+            found.trust_bundles.extend(source.cluster_trust_bundle.as_ref().and_then(trust_query));
         }
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten();
@@ -67,6 +73,23 @@ pub(crate) fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: O
         audience: audience.unwrap_or_default().to_owned(),
         expiration_seconds: expiration_seconds.unwrap_or(TOKEN_SECONDS),
     }
+}
+
+/// The claim behind a volume, if there is one. That of an ephemeral volume is made by a controller, of pod's and volume's name.
+pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<FullName> {
+    let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => claim.claim_name.clone(),
+        (None, Some(_)) => format!("{}-{}", pod.name_ref(), volume.name),
+        (None, None) => return None,
+    };
+    Some(FullName::new(pod.namespace_ref(), &name))
+}
+
+/// By what the objects behind a clusterTrustBundle source are asked for; `None` if it names none, which no API server lets
+/// pass.
+pub(crate) fn trust_query(source: &ClusterTrustBundleProjection) -> Option<TrustQuery> {
+    let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    named(&source.name).map(TrustQuery::Name).or_else(|| named(&source.signer_name).map(TrustQuery::Signer))
 }
 
 #[cfg(test)]

@@ -2,13 +2,16 @@
 //!
 //! Everything in here is a pure function of its arguments. The mechanism that makes, mounts and removes is crate `volume`.
 
+mod claims;
 mod contents;
 mod error;
 mod mounts;
 mod paths;
 mod payload;
 mod setup;
+mod trust;
 
+pub use claims::{affinity_of, with_claims};
 pub use contents::Contents;
 pub use error::VolumeSpecError;
 pub use mounts::{ImageVolume, MountSource, MountWish, RuntimeFeatures, image_volumes, mount_wishes};

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, Taint};
 use mainstay_types::{NodePressure, NodeResources, PodExt as _};
 
+pub use affinity::volume_fits;
 pub use fit::{HostPort, PodUse};
 pub use preemption::{Occupant, preempt};
 pub use sysctls::{SysctlPatternError, Sysctls};

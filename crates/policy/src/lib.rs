@@ -2,7 +2,8 @@
 //!
 //! [`node_resources`] turns what the machine has and what the configuration keeps back into what pods may use.
 //! [`admit`] judges a pod against that, the node's facts and the pods that were admitted before it, with upstream's
-//! reasons and sentences. [`Thresholds`] says what the node runs short of, from what was measured. All are pure functions: no
+//! reasons and sentences. [`Thresholds`] says what the node runs short of, from what was measured, and [`PulledRecord`] who may
+//! use an image that is there. All are pure functions: no
 //! clock, no I/O.
 //!
 //! What it does not do: it measures nothing (see `host`), limits nothing (see `cgroup`) and remembers nothing; that a
@@ -13,9 +14,12 @@
 mod admission;
 mod allocatable;
 mod pressure;
+mod pulls;
 
 pub use admission::{
     Candidate, HostPort, NodeFacts, Occupant, PodUse, Rejection, SysctlPatternError, Sysctls, admit, preempt,
+    volume_fits,
 };
 pub use allocatable::{AllocatableError, Reservations, node_resources};
 pub use pressure::{PressureMemory, Reading, Signal, Signals, Thresholds};
+pub use pulls::{MayUse, PullSecret, PullVerification, PulledRecord, PulledWith};

@@ -628,6 +628,7 @@ impl Actor {
             desired: Arc::clone(&pod.desired),
             observed,
             objects: Arc::clone(&self.desired.objects),
+            node: self.desired.node.clone(),
             runtime: Arc::clone(&self.observed.runtime),
             record,
             pre_stops: pod.memory.pre_stops.clone(),

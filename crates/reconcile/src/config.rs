@@ -6,7 +6,7 @@ use mainstay_config::CredentialProvider;
 use mainstay_cri::Cri;
 use mainstay_devices::Devices;
 use mainstay_podspec::runtime::NodeSettings;
-use mainstay_policy::NodeFacts;
+use mainstay_policy::{NodeFacts, PullVerification};
 use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, ReadWish};
 use tokio::sync::{mpsc, watch};
 
@@ -45,6 +45,8 @@ pub struct ReconcileConfig {
     pub volume_jobs: mainstay_volume::Jobs,
     /// Limits on pulls.
     pub pulls: PullLimits,
+    /// When a pod must prove that it may use an image that is there.
+    pub pull_verification: PullVerification,
     /// The programs that know how to log in to registries.
     pub credential_providers: Vec<CredentialProvider>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.

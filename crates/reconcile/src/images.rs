@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Secret};
 use mainstay_cri::CriError;
 use mainstay_lifecycle::HoldCause;
 use mainstay_podspec::runtime::{Credential, ImageName, Keyring};
+use mainstay_policy::PullSecret;
 use mainstay_types::{
     ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration, image_size_label,
 };
@@ -112,13 +113,7 @@ pub(crate) async fn ensure(
     };
     let policy = spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
     match (policy, present) {
-        ("Never", None) => {
-            let message = format!("Container image {asked:?} is not present with pull policy of Never");
-            shared.event(desired, who, EventKind::Warning, "ErrImageNeverPull", message.clone());
-            shared.event(desired, who, EventKind::Warning, "Failed", "Error: ErrImageNeverPull".into());
-            held(shared, order, spec, "ErrImageNeverPull", message).await
-        }
-        ("Never" | "IfNotPresent", Some(present)) => {
+        ("Never" | "IfNotPresent", Some(present)) if may_use(shared, order, asked, &present).await => {
             let text = format!(
                 "Container image {asked:?} already present on machine and can be accessed by the pod"
             );
@@ -127,6 +122,13 @@ pub(crate) async fn ensure(
                 shared.report(&desired.uid, Fact::Pulled { image: asked.to_owned() }).await;
             }
             Ok(present)
+        }
+        // Not for this pod, for all it can show.
+        ("Never", _) => {
+            let message = format!("Container image {asked:?} is not present with pull policy of Never");
+            shared.event(desired, who, EventKind::Warning, "ErrImageNeverPull", message.clone());
+            shared.event(desired, who, EventKind::Warning, "Failed", "Error: ErrImageNeverPull".into());
+            held(shared, order, spec, "ErrImageNeverPull", message).await
         }
         _ => pull(shared, order, target, spec, kind, &image).await,
     }
@@ -169,6 +171,7 @@ async fn pull(
     let work = async {
         // Before the permit: a program that is asked for them and hangs holds up this pod alone.
         let (credentials, problems) = credentials(shared, order, image).await;
+        let intent = shared.pulled.begin(asked).await;
         let permit = match &shared.puller.permits {
             Some(permits) => permits.acquire().await.ok(),
             None => None,
@@ -182,6 +185,17 @@ async fn pull(
         let sandbox = sandbox::config(shared, order, target.attempt, ids.as_ref()).await.ok();
         let pull = pull_with(shared, image, credentials, sandbox);
         let pulled = not_holding_up_others(pull, permit, PERMIT_TIME, image).await;
+        let pulled = match pulled {
+            Ok((present, used)) => {
+                let secret = used.and_then(|credential| pull_secret(order, &credential));
+                intent.succeeded(asked, &present.id, secret).await;
+                Ok(present)
+            }
+            Err(trouble) => {
+                intent.failed().await;
+                Err(trouble)
+            }
+        };
         if pulled.is_err() {
             for text in problems {
                 shared.event(desired, None, EventKind::Warning, "FailedToRetrieveImagePullSecret", text);
@@ -282,20 +296,18 @@ impl Trouble {
     }
 }
 
-/// Tries each credential, or none when there are none; the last error counts.
+/// Tries each credential, or none when there are none; the last error counts. The image, and what it was pulled with.
 async fn pull_with(
     shared: &Shared,
     image: &str,
     credentials: Vec<Credential>,
     sandbox: Option<cri::PodSandboxConfig>,
-) -> Result<cri::Image, Trouble> {
-    let auths: Vec<_> = if credentials.is_empty() {
-        vec![None]
-    } else {
-        credentials.iter().map(|credential| Some(credential.auth_config())).collect()
-    };
+) -> Result<(cri::Image, Option<Credential>), Trouble> {
+    let tries: Vec<Option<Credential>> =
+        if credentials.is_empty() { vec![None] } else { credentials.into_iter().map(Some).collect() };
     let mut last = Trouble::Vanished;
-    for auth in auths {
+    for credential in tries {
+        let auth = credential.as_ref().map(Credential::auth_config);
         let begun = Instant::now();
         match shared.config.cri.pull_image(image, auth, sandbox.clone()).await {
             Ok(reference) => {
@@ -307,7 +319,7 @@ async fn pull_with(
                     };
                 let size = image_size_label(found.as_ref().map_or(0, |image| image.size));
                 shared.config.counters.pulls.of([size]).observe(took);
-                return found.ok_or(Trouble::Vanished);
+                return found.map(|found| (found, credential)).ok_or(Trouble::Vanished);
             }
             Err(error) => last = Trouble::Runtime(error),
         }
@@ -315,11 +327,32 @@ async fn pull_with(
     Err(last)
 }
 
-/// Credentials for an image: the pod's pull secrets, the node's `config.json`, what credential providers say. And what is wrong with the secrets,
-/// which matters only if the image cannot be pulled without them.
-async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Credential>, Vec<String>) {
+/// Whether the pod may use an image that is there without asking its registry.
+async fn may_use(shared: &Shared, order: &Order, asked: &str, present: &cri::Image) -> bool {
+    let Ok(name) = ImageName::parse(asked) else { return false };
+    let own = || {
+        let (keyrings, _) = keyrings(order);
+        let credentials = keyrings.iter().flat_map(|keyring| keyring.lookup(&name));
+        credentials.filter_map(|credential| pull_secret(order, &credential)).collect()
+    };
+    shared.pulled.may_use(asked, &present.id, own).await
+}
+
+/// What of a Secret is written down; `None` for what every pod of the node has.
+fn pull_secret(order: &Order, credential: &Credential) -> Option<PullSecret> {
+    let source = credential.source()?;
+    let secret = order.objects.secrets.get(source)?;
+    Some(PullSecret {
+        namespace: source.namespace.to_string(),
+        name: source.name.to_string(),
+        uid: secret.metadata.uid.clone().unwrap_or_default(),
+        credential_hash: credential.hash(),
+    })
+}
+
+/// The pod's pull secrets, and what is wrong with them.
+fn keyrings(order: &Order) -> (Vec<Keyring>, Vec<String>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    let Ok(name) = ImageName::parse(image) else { return (found, problems) };
     let pod = &order.desired.pod;
     let (mut secrets, mut missing): (Vec<&Secret>, Vec<&str>) = (Vec::new(), Vec::new());
     for reference in pod.spec_ref().image_pull_secrets.iter().flatten() {
@@ -337,10 +370,19 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Creden
     }
     for secret in secrets {
         match Keyring::from_secrets([secret]) {
-            Ok(keyring) => found.extend(keyring.lookup(&name)),
+            Ok(keyring) => found.push(keyring),
             Err(error) => problems.push(format!("Unable to use an image pull secret: {error}")),
         }
     }
+    (found, problems)
+}
+
+/// Credentials for an image: the pod's pull secrets, the node's `config.json`, what credential providers say. And what is wrong with the secrets,
+/// which matters only if the image cannot be pulled without them.
+async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Credential>, Vec<String>) {
+    let Ok(name) = ImageName::parse(image) else { return (Vec::new(), Vec::new()) };
+    let (keyrings, mut problems) = keyrings(order);
+    let mut found: Vec<Credential> = keyrings.iter().flat_map(|keyring| keyring.lookup(&name)).collect();
     let path = shared.config.node.root_dir.join("config.json");
     if let Ok(bytes) = tokio::fs::read(&path).await {
         match Keyring::from_config_json(&bytes, &path.display().to_string()) {

@@ -24,6 +24,7 @@ mod images;
 mod kill;
 mod pod;
 mod providers;
+mod pulled;
 mod record;
 mod sandbox;
 mod userns;

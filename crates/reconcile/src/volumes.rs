@@ -15,8 +15,8 @@ use mainstay_lifecycle::Step;
 use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
     volumes::{
-        MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, image_volumes,
-        mount_wishes, pod_dir, set_up as describe, volume_path,
+        MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, affinity_of,
+        image_volumes, mount_wishes, pod_dir, set_up as describe, volume_path, with_claims,
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
@@ -165,6 +165,7 @@ fn summary<'a>(volumes: impl Iterator<Item = &'a str>) -> String {
 /// Sets volumes up, and says what is wrong with those that could not be.
 async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trouble> {
     let pod = &order.desired.pod;
+    let resolved = with_claims(pod, &order.objects);
     let context = VolumeContext { node: &shared.config.node, objects: &order.objects };
     let dir = pod_dir(&shared.config.node.root_dir, pod.uid_ref());
     // What was written for the pod once is better than nothing, whatever became of its source.
@@ -174,7 +175,13 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     };
     let mut troubles = Vec::new();
     let mut setups: Vec<VolumeSetup> = Vec::new();
-    for volume in volumes {
+    let names: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let wanted = resolved.spec_ref().volumes.iter().flatten();
+    for volume in wanted.filter(|volume| names.contains(volume.name.as_str())) {
+        if let Some(message) = not_for_this_node(order, volume) {
+            troubles.push(Trouble { volume: volume.name.clone(), message, only_stale: false });
+            continue;
+        }
         match describe(pod, volume, &context) {
             Ok(setup) => setups.push(setup),
             Err(error) => troubles.push(Trouble {
@@ -218,6 +225,20 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     troubles
 }
 
+/// What is wrong with a volume that other nodes have.
+fn not_for_this_node(order: &Order, volume: &Volume) -> Option<String> {
+    let (name, affinity) = affinity_of(&order.desired.pod, volume, &order.objects)?;
+    let node = &order.node.as_ref()?.metadata;
+    let labels = node.labels.clone().unwrap_or_default();
+    if mainstay_policy::volume_fits(affinity, node.name.as_deref().unwrap_or_default(), &labels) {
+        return None;
+    }
+    Some(format!(
+        "persistentvolume {name:?} is not for this node: no term of its nodeAffinity matches the node's labels; \
+         run the pod on a node that it is for"
+    ))
+}
+
 /// A ConfigMap or Secret that is missing because its file was refused: that is what the user has to know.
 fn with_verdict(order: &Order, error: &VolumeSpecError) -> String {
     let VolumeSpecError::NotFound { kind, namespace, name } = error else { return error.to_string() };
@@ -256,7 +277,7 @@ pub(crate) async fn env_files(
     order: &Order,
     spec: &Container,
 ) -> Result<EnvFiles, MountError> {
-    let pod = &order.desired.pod;
+    let pod = &with_claims(&order.desired.pod, &order.objects);
     let dir = pod_dir(&shared.config.node.root_dir, pod.uid_ref());
     let wanted: Vec<_> = env_file_refs(spec)
         .filter_map(|(volume, path)| {
@@ -328,7 +349,8 @@ pub(crate) async fn mounts(
         version: order.runtime.version.clone(),
         recursive_read_only: order.runtime.recursive_read_only,
     };
-    let wishes = mount_wishes(pod, spec, &shared.config.node, &runtime, variable)?;
+    let resolved = with_claims(pod, &order.objects);
+    let wishes = mount_wishes(&resolved, spec, &shared.config.node, &runtime, variable)?;
     let parts: Vec<_> = wishes
         .iter()
         .filter_map(|wish| match &wish.source {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use mainstay_lifecycle::{Hold, HoldCause, KillReason, SANDBOX_HOLD, Step, probe_grace_seconds};
 use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::Rejection;
@@ -32,6 +32,7 @@ use crate::{
     kill::{self, Grace},
     pod::PodState,
     providers::Providers,
+    pulled::PullRecords,
     record::PodRecord,
     record::Records,
     sandbox, volumes,
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) records: Records,
     pub(crate) puller: Puller,
     pub(crate) providers: Providers,
+    pub(crate) pulled: PullRecords,
     /// Turns to bring the contents of volumes up to date.
     pub(crate) refreshes: tokio::sync::Semaphore,
     /// Held by who gives user IDs to a pod.
@@ -139,6 +141,8 @@ pub(crate) struct Order {
     pub(crate) desired: Arc<DesiredPod>,
     pub(crate) observed: Option<Arc<ObservedPod>>,
     pub(crate) objects: Arc<Objects>,
+    /// The Node object, if there is an API server that has one.
+    pub(crate) node: Option<Arc<Node>>,
     pub(crate) runtime: Arc<RuntimeHealth>,
     /// To be on disk before anything is made.
     pub(crate) record: Option<PodRecord>,
@@ -256,11 +260,13 @@ impl Shared {
     pub(crate) fn new(config: ReconcileConfig, records: Records, reports: mpsc::Sender<Report>) -> Self {
         let puller = Puller::new(config.pulls);
         let providers = Providers::new(config.credential_providers.clone());
+        let pulled = PullRecords::new(config.pull_verification.clone(), &config.node.root_dir);
         Self {
             config,
             records,
             puller,
             providers,
+            pulled,
             refreshes: tokio::sync::Semaphore::new(volumes::REFRESHES),
             user_namespaces: tokio::sync::Mutex::default(),
             told_of_dns: AtomicBool::new(false),

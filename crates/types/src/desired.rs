@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeSpec, Pod, Secret, Service};
 
 use crate::{FullName, PodUid, RemoteStatus};
 
@@ -133,6 +133,51 @@ pub struct Objects {
     pub runtime_classes: BTreeMap<String, Arc<str>>,
     /// Tokens of service accounts that the API server issued to pods.
     pub tokens: BTreeMap<TokenKey, Arc<ServiceToken>>,
+    /// What was found for each question after ClusterTrustBundles; nothing while the API server has not answered it.
+    pub trust_bundles: BTreeMap<TrustQuery, Arc<TrustBundles>>,
+    /// PersistentVolumeClaims by namespace and name, as far as the API server has answered.
+    pub claims: BTreeMap<FullName, Arc<Claim>>,
+}
+
+/// What is known of a PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Claim {
+    /// The UIDs of its owners: a pod, for the claim of an ephemeral volume.
+    pub owners: Vec<String>,
+    /// The PersistentVolume that it is bound to.
+    pub volume: Option<ClaimedVolume>,
+    /// Why there is none.
+    pub problem: String,
+}
+
+/// A PersistentVolume.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ClaimedVolume {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub spec: PersistentVolumeSpec,
+}
+
+/// Which ClusterTrustBundles a volume shows; labels choose among those of a signer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub enum TrustQuery {
+    /// The one of this name.
+    Name(String),
+    /// All of this signer.
+    Signer(String),
+}
+
+/// ClusterTrustBundles by name.
+pub type TrustBundles = BTreeMap<String, TrustBundle>;
+
+/// What pods are shown of a ClusterTrustBundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TrustBundle {
+    /// The object's labels.
+    pub labels: BTreeMap<String, String>,
+    /// Certificates in PEM.
+    pub certificates: String,
 }
 
 /// By what a token of a service account is known.

@@ -39,8 +39,8 @@ pub use assignment::{
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
-    AwaitedSource, DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling, ServiceToken,
-    TerminationWish, TokenKey,
+    AwaitedSource, Claim, ClaimedVolume, DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling,
+    ServiceToken, TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
 };
 pub use edit_distance::edit_distance;
 pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};

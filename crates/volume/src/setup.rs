@@ -25,11 +25,12 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
     match &setup.kind {
         SetupKind::Image => return Ok(()),
         SetupKind::HostPath(kind) => return host_path::check(path, *kind),
-        SetupKind::Nfs { source, read_only } => {
+        SetupKind::Nfs { source, read_only, options } => {
             if !is_mount_point(path)? {
                 make_dir(path, 0o750)?;
-                let options: &[&str] = if *read_only { &["ro"] } else { &[] };
-                command::mount("nfs", source, path, options, progress)?;
+                let own = read_only.then_some("ro");
+                let options: Vec<&str> = own.into_iter().chain(options.iter().map(String::as_str)).collect();
+                command::mount("nfs", source, path, &options, progress)?;
             }
         }
         SetupKind::Directory { mode } => {

@@ -8,9 +8,6 @@ const GONE: &str = "its driver was removed from Kubernetes; the pod will not sta
 const GONE_WITH_OBJECTS: &str = "its driver was removed from Kubernetes; refused in a file";
 const NOT_READ: &str =
     "this version does not read it from the API server; refused in a file, and a pod with it does not start";
-const CLAIM: &str = "this version does not read PersistentVolumeClaims and PersistentVolumes (local ones too) from the API server; \
-                     refused in a file, and a pod with it does not start: a hostPath (of type Directory) is a local \
-                     directory, nfs a share";
 const DRIVER: &str = "this version has no driver for it; a container that mounts it will not start";
 const ALPHA: &str = "an alpha field; ignored";
 
@@ -83,7 +80,11 @@ const ROWS: &[Row] = &[
     not_yet("spec.volumes[].projected.sources[].secret.items[].user", ALPHA),
     not_yet("spec.volumes[].projected.sources[].downwardAPI.items[].user", ALPHA),
     not_yet("spec.volumes[].projected.sources[].serviceAccountToken.user", ALPHA),
-    not_yet("spec.volumes[].projected.sources[].clusterTrustBundle", NOT_READ),
+    works(
+        "spec.volumes[].projected.sources[].clusterTrustBundle",
+        &["trust_bundles::trust_bundles_reach_the_pods_and_follow_their_sources"],
+    ),
+    not_yet("spec.volumes[].projected.sources[].clusterTrustBundle.user", ALPHA),
     not_yet("spec.volumes[].projected.sources[].podCertificate", NOT_READ),
     works("spec.volumes[].image", &["volumes::an_image_is_mounted_where_the_runtime_can"]),
     works("spec.volumes[].nfs", &["facilities::an_nfs_volume_is_the_servers_directory"]),
@@ -98,8 +99,8 @@ const ROWS: &[Row] = &[
         "spec.volumes[].csi",
         "this version does not talk to CSI drivers; refused in a file, and a pod with it does not start",
     ),
-    not_yet("spec.volumes[].ephemeral", CLAIM),
-    not_yet("spec.volumes[].persistentVolumeClaim", CLAIM),
+    works("spec.volumes[].ephemeral", &["claims::claims_are_resolved_waited_for_and_kept"]),
+    works("spec.volumes[].persistentVolumeClaim", &["claims::claims_are_resolved_waited_for_and_kept"]),
     not_yet("spec.volumes[].awsElasticBlockStore", GONE),
     not_yet("spec.volumes[].azureDisk", GONE),
     not_yet("spec.volumes[].azureFile", GONE_WITH_OBJECTS),

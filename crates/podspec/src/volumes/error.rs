@@ -72,6 +72,83 @@ pub enum VolumeSpecError {
         /// The account.
         account: String,
     },
+    /// Nothing is known of ClusterTrustBundles.
+    #[error(
+        "the API server has not given {what} yet; it is asked again: does it serve certificates.k8s.io/v1 (Kubernetes 1.37 or newer)?"
+    )]
+    NoTrustYet {
+        /// Which are wanted.
+        what: String,
+    },
+    /// A ClusterTrustBundle that is not optional does not exist.
+    #[error("clustertrustbundle {name:?} not found; create it, or set optional: true")]
+    NoTrustBundle {
+        /// Its name.
+        name: String,
+    },
+    /// No ClusterTrustBundle is as wanted, and that is not optional.
+    #[error(
+        "combination of signerName and labelSelector matched zero ClusterTrustBundles (signer {signer:?}); create or label one, or set optional: true"
+    )]
+    NoTrustMatch {
+        /// The signer.
+        signer: String,
+    },
+    /// A ClusterTrustBundle does not hold certificates.
+    #[error("clustertrustbundle {name:?} holds what is no certificate in PEM; mend its spec.trustBundle")]
+    BadTrustBundle {
+        /// Its name.
+        name: String,
+    },
+    /// A clusterTrustBundle source without a word about which.
+    #[error("the clusterTrustBundle source names neither a bundle nor a signer; set name or signerName")]
+    WhichTrustBundle,
+    /// A label selector that cannot be understood.
+    #[error("labelSelector: {operator:?} is no operator; use In, NotIn, Exists or DoesNotExist")]
+    SelectorOperator {
+        /// The operator.
+        operator: String,
+    },
+    /// The API server has not been heard of a claim.
+    #[error("nothing is known of persistentvolumeclaim {name:?} yet; the API server is asked again")]
+    NoClaimYet {
+        /// The claim.
+        name: String,
+    },
+    /// A claim that has no volume.
+    #[error("persistentvolumeclaim {name:?} {problem}")]
+    ClaimUnbound {
+        /// The claim.
+        name: String,
+        /// What is with it.
+        problem: String,
+    },
+    /// The claim of an ephemeral volume is somebody else's.
+    #[error(
+        "persistentvolumeclaim {name:?} was not created for this pod (pod is not owner); remove it, or rename the pod or the volume"
+    )]
+    ClaimOfAnother {
+        /// The claim.
+        name: String,
+    },
+    /// A volume without a file system.
+    #[error(
+        "persistentvolume {volume:?} is a block device (volumeMode: Block), which this version does not map into containers; use volumeMode: Filesystem"
+    )]
+    BlockVolume {
+        /// The PersistentVolume.
+        volume: String,
+    },
+    /// A PersistentVolume of a kind that cannot be mounted.
+    #[error(
+        "persistentvolume {volume:?} is of type {source_kind}, which this version does not mount; local, hostPath and nfs it does"
+    )]
+    VolumeKind {
+        /// The PersistentVolume.
+        volume: String,
+        /// Its type.
+        source_kind: &'static str,
+    },
     /// A source behind which stands an object of the API server that is not read.
     #[error(
         "this version does not read what is behind {source_kind} from an API server yet; remove it from the pod"

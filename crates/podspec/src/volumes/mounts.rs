@@ -183,6 +183,7 @@ fn always_read_only(volume: &Volume) -> bool {
         || volume.projected.is_some()
         || volume.image.is_some()
         || volume.nfs.as_ref().is_some_and(|nfs| nfs.read_only == Some(true))
+        || volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true))
 }
 
 /// What the machine or others have is labelled by its owner.

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 use mainstay_types::{FullName, Objects, PodExt as _};
 
-use super::{Contents, VolumeContext, VolumeSpecError, contents::Object};
+use super::{Contents, VolumeContext, VolumeSpecError, contents::Object, trust};
 use crate::{
-    references::token_key,
+    references::{claim_name, token_key, trust_query},
     runtime::{SpecError, pod_field, resource_field},
 };
 
@@ -101,6 +101,12 @@ impl Draft<'_> {
             self.secret(&source.name, source.items.as_deref(), source.optional, mode)
         } else if let Some(source) = &source.downward_api {
             self.downward(source.items.as_deref().unwrap_or_default(), mode)
+        } else if let Some(source) = &source.cluster_trust_bundle {
+            let contents = trust::anchors(source, self.context.objects)?;
+            // As with tokens, though there is nothing secret in it (upstream's).
+            let owner = only_user(self.pod);
+            let mode = if owner.is_some() || has_fs_group(self.pod) { 0o600 } else { mode };
+            self.put_owned(&|| "the trust bundle".to_owned(), &source.path, contents.into(), mode, owner)
         } else if let Some(source) = &source.service_account_token {
             let key = token_key(self.pod, source.audience.as_deref(), source.expiration_seconds);
             match self.context.objects.tokens.get(&key) {
@@ -117,12 +123,8 @@ impl Draft<'_> {
                 }),
             }
         } else {
-            let kinds = [
-                ("clusterTrustBundle", source.cluster_trust_bundle.is_some()),
-                ("podCertificate", source.pod_certificate.is_some()),
-            ];
-            match kinds.into_iter().find(|(_, present)| *present) {
-                Some((kind, _)) => Err(VolumeSpecError::NotRead { source_kind: kind }),
+            match source.pod_certificate {
+                Some(_) => Err(VolumeSpecError::NotRead { source_kind: "podCertificate" }),
                 None => Ok(()),
             }
         }
@@ -313,7 +315,7 @@ pub fn has_live_volumes(pod: &Pod) -> bool {
     })
 }
 
-/// Whether a ConfigMap, Secret or token that the pod's volumes show is another in `new` than in `old`.
+/// Whether a ConfigMap, Secret, token, trust bundle or claim that the pod's volumes show is another in `new` than in `old`.
 #[must_use]
 pub fn objects_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
     let namespace = pod.namespace_ref();
@@ -328,12 +330,15 @@ pub fn objects_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
     pod.spec_ref().volumes.iter().flatten().any(|volume| {
         volume.config_map.as_ref().is_some_and(|source| config_map(&source.name))
             || volume.secret.as_ref().and_then(|source| source.secret_name.as_deref()).is_some_and(secret)
+            || claim_name(pod, volume).is_some_and(|name| !same(old.claims.get(&name), new.claims.get(&name)))
             || volume.projected.iter().flat_map(|source| source.sources.iter().flatten()).any(|source| {
                 let token = source
                     .service_account_token
                     .as_ref()
                     .map(|source| token_key(pod, source.audience.as_deref(), source.expiration_seconds));
+                let trust = source.cluster_trust_bundle.as_ref().and_then(trust_query);
                 token.is_some_and(|key| !same(old.tokens.get(&key), new.tokens.get(&key)))
+                    || trust.is_some_and(|it| !same(old.trust_bundles.get(&it), new.trust_bundles.get(&it)))
                     || source.config_map.as_ref().is_some_and(|source| config_map(&source.name))
                     || source.secret.as_ref().is_some_and(|source| secret(&source.name))
             })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use mainstay_types::{Objects, PodExt as _, Quantity};
 
-use super::{Payload, VolumeSpecError, paths, payload::payload};
+use super::{Payload, VolumeSpecError, claims, paths, payload::payload};
 use crate::runtime::{NodeSettings, pod_cgroup_values};
 
 /// What volumes depend on beside the pod.
@@ -71,6 +71,8 @@ pub enum SetupKind {
         source: String,
         /// Mounted read-only.
         read_only: bool,
+        /// More options of the mount.
+        options: Vec<String>,
     },
     /// An image, which the runtime mounts.
     Image,
@@ -159,10 +161,16 @@ fn kind(pod: &Pod, volume: &Volume, context: &VolumeContext<'_>) -> Result<Setup
         return Ok(SetupKind::Nfs {
             source: format!("{server}:{}", source.path),
             read_only: source.read_only == Some(true),
+            options: claims::mount_options(pod, volume, context.objects),
         });
     }
     if volume.image.is_some() {
         return Ok(SetupKind::Image);
+    }
+    if volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() {
+        // Had something been found behind it, that would stand here.
+        let found = claims::behind(pod, volume, context.objects)?;
+        return kind(pod, &found, context);
     }
     if let Some(files) = payload(pod, volume, context)? {
         // Upstream keeps configMaps on disk and everything that may be secret in memory.
@@ -174,13 +182,6 @@ fn kind(pod: &Pod, volume: &Volume, context: &VolumeContext<'_>) -> Result<Setup
 }
 
 fn unsupported(volume: &Volume) -> VolumeSpecError {
-    let claims = [
-        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
-        ("ephemeral", volume.ephemeral.is_some()),
-    ];
-    if let Some((source_kind, _)) = claims.into_iter().find(|(_, present)| *present) {
-        return VolumeSpecError::NotRead { source_kind };
-    }
     let others = [
         ("csi", volume.csi.is_some()),
         ("iscsi", volume.iscsi.is_some()),

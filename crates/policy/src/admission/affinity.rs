@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint};
+use k8s_openapi::api::core::v1::{
+    NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, VolumeNodeAffinity,
+};
 
 /// Whether the node is one that the pod asks for. What the pod merely prefers is the scheduler's business.
 pub(super) fn matches(spec: &PodSpec, node_name: &str, labels: &BTreeMap<String, String>) -> bool {
@@ -14,6 +16,17 @@ pub(super) fn matches(spec: &PodSpec, node_name: &str, labels: &BTreeMap<String,
     let required =
         affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
     let Some(required) = required else { return true };
+    required.node_selector_terms.iter().any(|term| term_matches(term, node_name, labels))
+}
+
+/// Whether a volume can be used on the node.
+#[must_use]
+pub fn volume_fits(
+    affinity: &VolumeNodeAffinity,
+    node_name: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let Some(required) = &affinity.required else { return true };
     required.node_selector_terms.iter().any(|term| term_matches(term, node_name, labels))
 }
 

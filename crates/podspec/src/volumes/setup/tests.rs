@@ -77,7 +77,7 @@ fn the_other_kinds() {
     );
     assert_eq!(
         ok(json!({"nfs": {"server": "fd00::1", "path": "/e", "readOnly": true}})),
-        Ok(SetupKind::Nfs { source: "[fd00::1]:/e".into(), read_only: true })
+        Ok(SetupKind::Nfs { source: "[fd00::1]:/e".into(), read_only: true, options: Vec::new() })
     );
     assert_eq!(ok(json!({"image": {"reference": "i"}})), Ok(SetupKind::Image));
     let refused = |volume: Value, expected: &str| {
@@ -87,7 +87,7 @@ fn the_other_kinds() {
     refused(json!({"hostPath": {"path": "/x/../y"}}), "must not contain '..'");
     refused(
         json!({"persistentVolumeClaim": {"claimName": "c"}}),
-        "does not read what is behind persistentVolumeClaim",
+        "nothing is known of persistentvolumeclaim \"c\" yet",
     );
     refused(json!({"csi": {"driver": "d"}}), "volumes of type csi are not supported");
     refused(json!({}), "no source");

@@ -1,0 +1,105 @@
+//! PersistentVolumeClaims and the volumes that they are bound to.
+//!
+//! A node may get those of its pods and listen to none (upstream's node authorizer), so each is asked for until it is bound.
+//! Then it is not asked for again: what a bound claim leads to does not change while a pod uses it.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use mainstay_apiserver::{ApiError, Client, Scope};
+use mainstay_task::Backoff;
+use mainstay_types::{Claim, ClaimedVolume, FullName};
+
+use super::ApiObjects;
+
+const AGAIN: Backoff =
+    Backoff::doubling(Duration::from_millis(500), Duration::from_secs(10)).with_jitter(0.3);
+
+impl ApiObjects {
+    /// Asks until the claim is bound.
+    pub(super) async fn look_up_claim(self, client: Client, name: FullName) {
+        let mut attempts = AGAIN.attempts();
+        loop {
+            let wait = match ask(&client, &name).await {
+                Ok(claim) => {
+                    let bound = claim.volume.is_some();
+                    self.take_claim(&name, claim);
+                    if bound {
+                        return;
+                    }
+                    attempts.failed()
+                }
+                Err(error) => {
+                    if attempts.failures() == 0 {
+                        tracing::warn!(claim = %name, %error, "a claim cannot be looked up; it is asked for again");
+                    }
+                    let least = error.retry_after().unwrap_or_default().min(Duration::from_secs(60));
+                    attempts.failed().max(least)
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    pub(super) fn take_claim(&self, name: &FullName, claim: Claim) {
+        let mut known = self.known();
+        let mut news = known.claims.insert(name.clone());
+        if known.objects.claims.get(name).is_none_or(|before| **before != claim) {
+            news = true;
+            if let Some(kept) = &self.kept {
+                kept.claim(name, Some(&claim));
+            }
+            known.objects.claims.insert(name.clone(), Arc::new(claim));
+        }
+        drop(known);
+        if news {
+            self.news.notify_one();
+        }
+    }
+}
+
+async fn ask(client: &Client, name: &FullName) -> Result<Claim, ApiError> {
+    let lacks = |owners: Vec<String>, problem: String| Claim { owners, volume: None, problem };
+    let found = client.get::<PersistentVolumeClaim>(Scope::Namespace(&name.namespace), &name.name).await;
+    let claim = match found {
+        Ok(claim) => claim,
+        Err(error) if error.status() == Some(404) => {
+            return Ok(lacks(Vec::new(), "not found; create it".to_owned()));
+        }
+        Err(error) => return Err(error),
+    };
+    let owners = claim.metadata.owner_references.into_iter().flatten().map(|owner| owner.uid).collect();
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Ok(lacks(owners, "is being deleted; create it anew".to_owned()));
+    }
+    let phase = claim.status.and_then(|status| status.phase).unwrap_or_default();
+    let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty());
+    let Some(volume) = volume.filter(|_| phase == "Bound") else {
+        let state = if phase.is_empty() { "has no phase" } else { &phase };
+        let problem = format!("is not bound yet (it is {state}); is there a PersistentVolume for it?");
+        return Ok(lacks(owners, problem));
+    };
+    let found = client.get::<PersistentVolume>(Scope::Cluster, &volume).await;
+    let volume = match found {
+        Ok(object) => object,
+        Err(error) if error.status() == Some(404) => {
+            let problem = format!("is bound to persistentvolume {volume:?}, which does not exist");
+            return Ok(lacks(owners, problem));
+        }
+        Err(error) => return Err(error),
+    };
+    let whose = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let uid = claim.metadata.uid.unwrap_or_default();
+    if whose.is_none_or(|whose| whose.uid.as_deref() != Some(uid.as_str())) {
+        let name = volume.metadata.name.unwrap_or_default();
+        return Ok(lacks(
+            owners,
+            format!("is bound to persistentvolume {name:?}, which belongs to another claim"),
+        ));
+    }
+    let volume = ClaimedVolume {
+        name: volume.metadata.name.unwrap_or_default(),
+        spec: volume.spec.unwrap_or_default(),
+    };
+    Ok(Claim { owners, volume: Some(volume), problem: String::new() })
+}

@@ -1,0 +1,191 @@
+//! PersistentVolumeClaims that are bound to volumes on the node: by the real controllers for a StatefulSet, waited for while
+//! they are not bound, refused where they cannot be mounted, and there without the API server.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use mainstay_e2e::{
+    idle,
+    member::{Member, PODS, condition, container_id},
+    seen::{PATIENCE, persisted},
+    sh, with,
+};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, wait_until};
+use serde_json::{Value, json};
+
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+
+fn volume(name: &str, source: Value) -> Value {
+    let spec = json!({
+        "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "here",
+        "persistentVolumeReclaimPolicy": "Retain",
+    });
+    json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name }, "spec": with(spec, source) })
+}
+
+fn local(name: &str, path: &str, node: &str) -> Value {
+    let term = json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }] });
+    let affinity = json!({ "required": { "nodeSelectorTerms": [term] } });
+    volume(name, json!({ "local": { "path": path }, "nodeAffinity": affinity }))
+}
+
+/// What a claim asks for.
+fn wish() -> Value {
+    json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "here", "resources": { "requests": { "storage": "1Gi" } } })
+}
+
+fn claim(name: &str, volume: &str) -> Value {
+    let spec = with(wish(), json!({ "volumeName": volume }));
+    json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name }, "spec": spec })
+}
+
+fn mounted(container: Value) -> Value {
+    with(container, json!({ "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }))
+}
+
+fn of_claim(container: Value, claim: &str) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 1, "containers": [mounted(container)],
+        "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }],
+    })
+}
+
+#[test]
+fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let mut member = Member::on(containerd, plane, None, |_, builder| {
+        Ok(builder.config("crashLoopBackOff: {maxContainerRestartPeriod: 1s}"))
+    })?;
+    let base = member.containerd.dir().join("volumes");
+    let dir = |name: &str| -> Result<String> {
+        let dir = base.join(name);
+        fs::create_dir_all(&dir)?;
+        Ok(dir.display().to_string())
+    };
+    let create = |member: &Member, path: &str, object: &Value| member.plane.create(path, object).map(drop);
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": "here" },
+        "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    create(&member, "/apis/storage.k8s.io/v1/storageclasses", &class)?;
+
+    // A StatefulSet finds the volume that was made for it, and what it wrote is there for its successor.
+    create(&member, VOLUMES, &local("disk", &dir("disk")?, "node"))?;
+    let script = "echo written by $HOSTNAME >> /data/diary; trap 'exit 0' TERM; while :; do sleep 0.2; done";
+    let labels = json!({ "app": "db" });
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "db" },
+        "spec": {
+            "replicas": 1, "serviceName": "db", "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": { "terminationGracePeriodSeconds": 2, "containers": [mounted(sh("c", script))] },
+            },
+            "volumeClaimTemplates": [{ "metadata": { "name": "data" }, "spec": wish() }],
+        },
+    });
+    create(&member, "/apis/apps/v1/namespaces/default/statefulsets", &set)?;
+    let first = member.ready("db-0")?;
+    let diary = || fs::read_to_string(base.join("disk/diary")).unwrap_or_default();
+    let lines = |count: usize| {
+        wait_until(PATIENCE, &format!("{count} lines in the diary"), || {
+            let text = diary();
+            if text.lines().count() == count { Ok(()) } else { Err(text) }
+        })
+    };
+    lines(1)?;
+    member.delete(&format!("{PODS}/db-0"), "")?;
+    member.until(&format!("{PODS}/db-0"), "its successor", |pod| {
+        pod["metadata"]["uid"] != first["metadata"]["uid"] && condition(pod, "Ready") == "True"
+    })?;
+    lines(2)?;
+
+    // A hostPath, read-only by the pod's word.
+    create(&member, VOLUMES, &volume("shelf", json!({ "hostPath": { "path": dir("shelf")? } })))?;
+    fs::write(base.join("shelf/book"), "once")?;
+    create(&member, CLAIMS, &claim("shelf", "shelf"))?;
+    let mut spec =
+        of_claim(sh("c", "cat /data/book; echo; touch /data/x || echo refused; sleep 10000"), "shelf");
+    spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] = json!(true);
+    member.bind("reader", spec)?;
+    member.ready("reader")?;
+    wait_until(PATIENCE, "the reader's words", || {
+        let log = member.node.logs("default", "reader", "c", "").map_err(|error| format!("{error:#}"))?;
+        if log.contains("once") && log.contains("refused") { Ok(()) } else { Err(log) }
+    })?;
+    ensure!(!base.join("shelf/x").exists(), "a read-only volume was written to");
+
+    // One that is not bound yet is waited for with a clear word.
+    member.bind("early", of_claim(idle("c"), "late"))?;
+    member.told("early", "FailedMount", "persistentvolumeclaim \"late\" not found")?;
+    create(&member, CLAIMS, &claim("late", "late"))?;
+    member.told("early", "FailedMount", "persistentvolumeclaim \"late\" is not bound yet")?;
+    create(&member, VOLUMES, &local("late", &dir("late")?, "node"))?;
+    member.ready("early")?;
+
+    // An ephemeral volume is claimed by a controller, and goes with the pod.
+    create(&member, VOLUMES, &local("scratch", &dir("scratch")?, "node"))?;
+    let template = json!({ "spec": with(wish(), json!({ "volumeName": "scratch" })) });
+    member.bind(
+        "fleeting",
+        json!({
+            "containers": [mounted(sh("c", "echo here > /data/was; sleep 10000"))],
+            "volumes": [{ "name": "data", "ephemeral": { "volumeClaimTemplate": template } }],
+        }),
+    )?;
+    member.ready("fleeting")?;
+    wait_until(PATIENCE, "what it wrote", || {
+        let text = fs::read_to_string(base.join("scratch/was")).map_err(|error| error.to_string())?;
+        if text == "here\n" { Ok(()) } else { Err(text) }
+    })?;
+
+    // What cannot be mounted says why; nobody else notices.
+    let refused = [
+        ("elsewhere", local("elsewhere", &dir("elsewhere")?, "another"), "is not for this node"),
+        (
+            "driven",
+            volume("driven", json!({ "csi": { "driver": "example.com", "volumeHandle": "h" } })),
+            "is of type csi, which this version does not mount",
+        ),
+        ("gone", local("gone", "/nowhere/to/be/found", "node"), "/nowhere/to/be/found"),
+    ];
+    for (name, object, why) in &refused {
+        create(&member, VOLUMES, object)?;
+        create(&member, CLAIMS, &claim(name, name))?;
+        member.until(&format!("{CLAIMS}/{name}"), "the claim to be bound", |claim| {
+            claim["status"]["phase"] == "Bound"
+        })?;
+        member.bind(name, of_claim(idle("c"), name))?;
+        member.told(name, "FailedMount", why)?;
+    }
+
+    // Without the API server: a container that ends starts again, with its volume, also after a restart of mainstay.
+    member
+        .bind("steady", of_claim(sh("c", "while ! test -e /tmp/go; do sleep 0.2; done; exit 1"), "shelf"))?;
+    let steady = member.ready("steady")?;
+    persisted(&member.node)?;
+    let kept = member.node.root().join("mainstay/api/objects");
+    wait_until(PATIENCE, "the claims on disk", || {
+        let names = fs::read_dir(&kept).map_err(|error| error.to_string())?.flatten();
+        let count = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("claim-")).count();
+        // db-0's, shelf, late, the ephemeral one, and the three that are refused.
+        if count == 7 { Ok(()) } else { Err(count.to_string()) }
+    })?;
+    member.plane.stop_server();
+    member.node.kill9();
+    member.node.start_again()?;
+    member.containerd.touch(container_id(&steady).trim_start_matches("containerd://"), "/tmp/go")?;
+    let again = wait_until(2 * PATIENCE, "the container to start again", || {
+        let pod = member.own("steady")?;
+        let other = container_id(&pod) != container_id(&steady) && condition(&pod, "Ready") == "True";
+        if other { Ok(pod) } else { Err(pod["status"].to_string()) }
+    })?;
+    let id = container_id(&again).trim_start_matches("containerd://").to_owned();
+    let seen = member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "cat /data/book"])?;
+    ensure!(seen.contains("once"), "{seen}");
+    member.plane.start_server()?;
+    member.ready("steady").context("after the API server has come back")?;
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! The files that say what images were pulled with: upstream's, below `<root>/image_manager`.
+//!
+//! Before a pull begins, that it does is written down (`pulling/`): should mainstay be killed before it can say what the image
+//! was pulled with, it is known at least that it was pulled for a pod, and is not there for everybody.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::{Timestamp, Unit};
+use mainstay_podspec::runtime::ImageName;
+use mainstay_policy::{MayUse, PullSecret, PullVerification, PulledRecord};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tracing::warn;
+
+/// Shared by all workers.
+#[derive(Debug)]
+pub(crate) struct PullRecords {
+    policy: PullVerification,
+    files: Arc<Files>,
+}
+
+#[derive(Debug)]
+struct Files {
+    dir: PathBuf,
+    /// How many pulls of an image are under way: the last one removes what says so. Also the lock of all files.
+    under_way: Mutex<HashMap<String, usize>>,
+}
+
+/// A pull that has begun.
+#[derive(Debug)]
+pub(crate) struct Intent {
+    files: Arc<Files>,
+    image: String,
+}
+
+impl PullRecords {
+    pub(crate) fn new(policy: PullVerification, root: &Path) -> Self {
+        let dir = root.join("image_manager");
+        Self { policy, files: Arc::new(Files { dir, under_way: Mutex::default() }) }
+    }
+
+    /// Whether a pod may use an image that is there, by what `secrets` gives of its own.
+    pub(crate) async fn may_use(
+        &self,
+        image: &str,
+        image_ref: &str,
+        secrets: impl FnOnce() -> Vec<PullSecret>,
+    ) -> bool {
+        if self.policy == PullVerification::Never {
+            return true;
+        }
+        let Ok(name) = ImageName::parse(image) else { return false };
+        let (files, asked, of) = (Arc::clone(&self.files), image.to_owned(), image_ref.to_owned());
+        let read = tokio::task::spawn_blocking(move || files.read(&asked, &of)).await;
+        let (record, pulled) = match read {
+            Ok(Ok(read)) => read,
+            // What cannot be read is no proof.
+            Ok(Err(error)) => {
+                warn!(image, %error, "what the image was pulled with cannot be read; its registry is asked");
+                (None, true)
+            }
+            Err(_) => (None, true),
+        };
+        if !self.policy.wants(&name.repository(), pulled) {
+            return true;
+        }
+        let Some(record) = record else { return false };
+        match record.allows(&name.repository(), &secrets()) {
+            MayUse::Yes => true,
+            MayUse::No => false,
+            MayUse::Noting(secret) => {
+                let (files, of, name) = (Arc::clone(&self.files), image_ref.to_owned(), name.repository());
+                let noted = tokio::task::spawn_blocking(move || files.note(&name, &of, Some(secret))).await;
+                if let Ok(Err(error)) = noted {
+                    warn!(image, %error, "a secret that is good for the image cannot be noted");
+                }
+                true
+            }
+        }
+    }
+
+    /// Writes down that a pull begins. What cannot be written holds nobody up.
+    pub(crate) async fn begin(&self, image: &str) -> Intent {
+        let intent = Intent { files: Arc::clone(&self.files), image: image.to_owned() };
+        let (files, image) = (Arc::clone(&self.files), image.to_owned());
+        let begun = tokio::task::spawn_blocking(move || files.begin(&image)).await;
+        if let Ok(Err(error)) = begun {
+            warn!(image = intent.image, %error, "cannot write down that an image is being pulled");
+        }
+        intent
+    }
+}
+
+impl Intent {
+    /// It was pulled, with a secret or with what every pod of the node has.
+    pub(crate) async fn succeeded(self, image: &str, image_ref: &str, secret: Option<PullSecret>) {
+        let Self { files, image: asked } = self;
+        let (of, name) = (image_ref.to_owned(), ImageName::parse(image).map(|name| name.repository()));
+        let done = tokio::task::spawn_blocking(move || {
+            // Only then it is safe to forget that it was pulled for a pod.
+            files.note(&name.map_err(io::Error::other)?, &of, secret)?;
+            files.end(&asked)
+        });
+        if let Ok(Err(error)) = done.await {
+            warn!(image, %error, "cannot write down what an image was pulled with; it will be pulled again");
+        }
+    }
+
+    /// It was not pulled.
+    pub(crate) async fn failed(self) {
+        let Self { files, image } = self;
+        let done = tokio::task::spawn_blocking(move || files.end(&image)).await;
+        if let Ok(Err(error)) = done {
+            warn!(%error, "cannot remove the note of a pull that failed");
+        }
+    }
+}
+
+impl Files {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of an image, and whether it was, or is being, pulled for a pod.
+    fn read(&self, image: &str, image_ref: &str) -> io::Result<(Option<PulledRecord>, bool)> {
+        let under_way = self.lock();
+        let record = self.record(image_ref)?;
+        let pulled = record.is_some() || under_way.contains_key(image) || self.intent(image).exists();
+        Ok((record, pulled))
+    }
+
+    fn record(&self, image_ref: &str) -> io::Result<Option<PulledRecord>> {
+        match fs::read(self.dir.join("pulled").join(file_name(image_ref))) {
+            Ok(bytes) => {
+                let record: PulledRecord = serde_json::from_slice(&bytes)?;
+                Ok(Some(record).filter(|record| record.image_ref == image_ref))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn note(&self, name: &str, image_ref: &str, secret: Option<PullSecret>) -> io::Result<()> {
+        let _locked = self.lock();
+        // One that cannot be read is written anew: what is noted in it was shown just now.
+        let known = self.record(image_ref).unwrap_or_default();
+        let mut record = known.unwrap_or_else(|| PulledRecord::new(image_ref));
+        if !record.note(name, secret) {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        record.last_updated_time = now.round(Unit::Second).unwrap_or(now).to_string();
+        write(&self.dir.join("pulled"), &file_name(image_ref), &serde_json::to_vec(&record)?)
+    }
+
+    fn intent(&self, image: &str) -> PathBuf {
+        self.dir.join("pulling").join(file_name(image))
+    }
+
+    fn begin(&self, image: &str) -> io::Result<()> {
+        let mut under_way = self.lock();
+        *under_way.entry(image.to_owned()).or_default() += 1;
+        let intent = json!({
+            "kind": "ImagePullIntent", "apiVersion": "kubelet.config.k8s.io/v1beta1", "image": image,
+        });
+        write(&self.dir.join("pulling"), &file_name(image), intent.to_string().as_bytes())
+    }
+
+    fn end(&self, image: &str) -> io::Result<()> {
+        let mut under_way = self.lock();
+        if let Some(count) = under_way.get_mut(image) {
+            *count = count.saturating_sub(1);
+            if *count > 0 {
+                return Ok(());
+            }
+        }
+        under_way.remove(image);
+        match fs::remove_file(self.intent(image)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Upstream's: what it is of may hold what no file name may.
+fn file_name(of: &str) -> String {
+    let digest = Sha256::digest(of.as_bytes());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256-{digest}")
+}
+
+fn write(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let temporary = dir.join(format!("{name}.tmp"));
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    io::Write::write_all(&mut file, bytes)?;
+    fs::rename(&temporary, dir.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: &str = "r.test/team/app:1";
+
+    fn secret(hash: &str) -> Vec<PullSecret> {
+        let (namespace, name) = ("ns".to_owned(), "s".to_owned());
+        vec![PullSecret { namespace, name, uid: format!("u-{hash}"), credential_hash: hash.to_owned() }]
+    }
+
+    #[tokio::test]
+    async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        assert!(records.may_use(IMAGE, "id", Vec::new).await, "somebody put it there");
+        let intent = records.begin(IMAGE).await;
+        assert!(!records.may_use(IMAGE, "id", || secret("1")).await, "it is being pulled for somebody");
+        intent.succeeded(IMAGE, "id", secret("1").pop()).await;
+        assert!(records.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!records.may_use(IMAGE, "id", || secret("2")).await);
+        assert!(!records.may_use(IMAGE, "id", Vec::new).await);
+        // Another life heeds it.
+        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        assert!(!again.may_use(IMAGE, "id", Vec::new).await);
+        assert!(again.may_use(IMAGE, "id", || secret("1")).await);
+        let never = PullRecords::new(PullVerification::Never, dir.path());
+        assert!(never.may_use(IMAGE, "id", Vec::new).await);
+        // Once it was had without any, it is everybody's.
+        again.begin(IMAGE).await.succeeded(IMAGE, "id", None).await;
+        assert!(again.may_use(IMAGE, "id", Vec::new).await);
+        let left = fs::read_dir(dir.path().join("image_manager/pulling")).unwrap().count();
+        assert_eq!(left, 0, "no pull is under way");
+    }
+
+    #[tokio::test]
+    async fn a_pull_that_was_cut_short_is_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        let cut = records.begin(IMAGE).await;
+        drop(records);
+        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+        drop(cut);
+        // Two at a time: the first to fail does not forget the other.
+        let (first, second) = (again.begin(IMAGE).await, again.begin(IMAGE).await);
+        first.failed().await;
+        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+        second.failed().await;
+        assert!(again.may_use(IMAGE, "id", Vec::new).await);
+        // What cannot be read is no proof.
+        let file = dir.path().join("image_manager/pulled").join(file_name("id"));
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "{").unwrap();
+        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+    }
+}
