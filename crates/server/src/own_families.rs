@@ -62,8 +62,9 @@ impl Lines<'_> {
         self.put(labels, number(value));
     }
 
+    /// One without labels is there from the beginning, as upstream's: what begins with its first count has no rate.
     fn durations(&mut self, labels: &[(&str, &str)], counts: DurationCounts) {
-        if counts.count > 0 {
+        if counts.count > 0 || labels.is_empty() {
             self.begin();
             self.out.histogram(self.family.name, labels, counts.buckets, (counts.sum, counts.count));
         }
@@ -194,7 +195,11 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "kubelet_pod_status_sync_duration_seconds",
         help: "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
         kind: Kind::Histogram,
-        write: |lines, source| lines.durations(&[], source.counters.status_syncs.read()),
+        write: |lines, source| {
+            if source.counters.api.get().is_some() {
+                lines.durations(&[], source.counters.status_syncs.read());
+            }
+        },
     },
     Family {
         name: "kubelet_pod_worker_duration_seconds",
