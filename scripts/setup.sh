@@ -40,6 +40,7 @@ probe() {
     nginx-light) has nginx ;;
     libseccomp-dev) [ -f /usr/include/seccomp.h ] ;;
     pkg-config) has pkg-config ;;
+    prometheus) has prometheus && has promtool ;;
     python3-venv) has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) fail "no probe for $1" ;;
     esac
@@ -118,7 +119,7 @@ main() {
     local mode=${1:-}
     local run_packages=(ca-certificates gcc libc6-dev protobuf-compiler containerd runc containernetworking-plugins
         busybox-static iproute2 iptables)
-    local test_packages=(docker-registry procps qemu-system-x86 debootstrap e2fsprogs binutils libseccomp-dev pkg-config python3-venv)
+    local test_packages=(docker-registry procps qemu-system-x86 debootstrap e2fsprogs binutils libseccomp-dev pkg-config prometheus python3-venv)
     # Beside which /pods is measured.
     local bench_packages=(nginx-light)
 
@@ -152,8 +153,8 @@ main() {
         cargo install --quiet --locked --version "$CARGO_DENY_VERSION" cargo-deny
     fi
     python
-    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl, streaming client and sample device plugin, etcd" "built from tools/ if they changed (minutes on the first time)"
-    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc sample-device-plugin streamclient
+    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl, streaming client and sample device plugin, etcd, metrics-server" "built from tools/ if they changed (minutes on the first time)"
+    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server probe-target runc sample-device-plugin streamclient
 }
 
 main "$@"

@@ -25,7 +25,7 @@ cargo xtask COMMAND
 
   ci              everything CI checks: format, lints, layers, dependencies, all tests
   layers          check that crates depend only downwards and keep the workspace's rules
-  tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes probe-target runc streamclient
+  tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server probe-target runc streamclient
   run [--once]    a node with the example pods on a private containerd, until Ctrl-C
                   (--once: only until every pod has run)
   cluster         etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C
@@ -34,6 +34,7 @@ cargo xtask COMMAND
   fuzz [TARGET] [--seconds N]
                   hostile bytes for everything that reads bytes from outside (`fuzz --help` lists the targets)
   bench [FLAGS]   mainstay, upstream's kubelet and a bare CRI client in one run (`bench --help` lists its flags)
+  compare-metrics scrape mainstay and upstream's kubelet on the same pod, and print which families, labels and values differ
   order           find out under callgrind which functions a node runs, for the linker (after large changes, before a release)
 ";
 
@@ -60,6 +61,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["vm", words @ ..] => vm::run(&vm::Wish::parse(words)?, false, &mut ci::Tally::default()),
         ["bench", flags @ ..] => bench(flags),
         ["fuzz", words @ ..] => fuzz(words),
+        ["compare-metrics"] => compare_metrics(),
         ["order"] => order::run(),
         ["help" | "--help" | "-h"] | ["run" | "cluster", "--help" | "-h"] => {
             print!("{USAGE}");
@@ -88,6 +90,22 @@ fn bench(flags: &[&str]) -> Result<()> {
     let done = Command::new(&program).args(flags).status().with_context(|| program.display().to_string())?;
     if !done.success() {
         bail!("the bench failed");
+    }
+    Ok(())
+}
+
+/// The debug build: what is compared is what is said, not how fast.
+fn compare_metrics() -> Result<()> {
+    tools::run(&["kubelet"])?;
+    let built = Command::new(cargo()).args(["build", "-p", "mainstay"]).status()?;
+    if !built.success() {
+        bail!("the build failed");
+    }
+    let done = Command::new(cargo())
+        .args(["run", "--quiet", "-p", "mainstay-e2e", "--bin", "compare-metrics"])
+        .status()?;
+    if !done.success() {
+        bail!("the comparison failed");
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ const KUBERNETES: &[&str] = &[
     "k8s.io/client-go/pkg/version.gitVersion=v1.37.1",
 ];
 
-const PEERS: [Peer; 10] = [
+const PEERS: [Peer; 11] = [
     Peer {
         name: "containerd",
         packages: &[
@@ -60,6 +60,16 @@ const PEERS: [Peer; 10] = [
             "k8s.io/kubernetes/cmd/kubectl",
         ],
         variables: KUBERNETES,
+        cgo: None,
+    },
+    // Who reads /metrics/resource for `kubectl top` and autoscalers.
+    Peer {
+        name: "metrics-server",
+        packages: &["sigs.k8s.io/metrics-server/cmd/metrics-server"],
+        variables: &[
+            "k8s.io/client-go/pkg/version.gitVersion=v0.9.0",
+            "k8s.io/component-base/version.gitVersion=v0.9.0",
+        ],
         cgo: None,
     },
     // Our own, with no dependencies: what probes are tried on.

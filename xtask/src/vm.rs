@@ -20,11 +20,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Not run without being asked for (by name or `--all`), and why.
-const LEFT_OUT: [(&str, &str); 2] = [
+const LEFT_OUT: [(&str, &str); 3] = [
     (
         "scale",
         "a hundred pods cost an emulated CPU an hour, and its speed says nothing about how much a node can bear",
     ),
+    ("consumers", "there is no Prometheus in the machine"),
     ("grpc", "its client is Python with packages that the machine does not have"),
 ];
 /// Run once more with the cgroupfs driver: those that look at cgroups.

@@ -14,6 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Status, WatchEvent},
 };
 use mainstay_task::TaskGroup;
+use mainstay_types::ApiCalls;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -49,6 +50,7 @@ struct Inner {
     credentials: Credentials,
     connections: Connections,
     user_agent: HeaderValue,
+    calls: Arc<ApiCalls>,
 }
 
 /// Where objects are.
@@ -104,7 +106,7 @@ impl Client {
         let user_agent = HeaderValue::try_from(user_agent).unwrap_or(HeaderValue::from_static("mainstay"));
         let connections = Connections::new(tasks);
         Ok(Self {
-            inner: Arc::new(Inner { credentials, connections, user_agent }),
+            inner: Arc::new(Inner { credentials, connections, user_agent, calls: Arc::default() }),
             limiter: Arc::new(Limiter::new(rate)),
             deadline: DEADLINE,
         })
@@ -126,6 +128,12 @@ impl Client {
     #[must_use]
     pub fn server(&self) -> String {
         self.inner.credentials.server()
+    }
+
+    /// How many requests were made, how they ended and how long they took.
+    #[must_use]
+    pub fn calls(&self) -> &Arc<ApiCalls> {
+        &self.inner.calls
     }
 
     /// One object.
@@ -306,17 +314,30 @@ impl Client {
 
     /// Sends it, and once more with other credentials if those were refused and there are others.
     async fn exchange(&self, outgoing: &Outgoing, sent: &SentOn) -> Result<(Answer, Ready), ApiError> {
-        let Inner { credentials, connections, .. } = &*self.inner;
+        let credentials = &self.inner.credentials;
         let mut ready = credentials.ready().await?;
-        let mut answer = connections.send(&ready, outgoing, sent).await?;
+        let mut answer = self.send(&ready, outgoing, sent).await?;
         if answer.response.status() == StatusCode::UNAUTHORIZED && credentials.refused(&ready).await {
             ready = credentials.ready().await?;
-            answer = connections.send(&ready, outgoing, sent).await?;
+            answer = self.send(&ready, outgoing, sent).await?;
         }
         if answer.response.status() == StatusCode::UNAUTHORIZED {
             return Err(unauthorized(outgoing, &ready));
         }
         Ok((answer, ready))
+    }
+
+    /// Sends it and counts it, also if nobody waits for the answer any longer.
+    async fn send(&self, ready: &Ready, outgoing: &Outgoing, sent: &SentOn) -> Result<Answer, ApiError> {
+        let mut counted = Counted {
+            calls: &self.inner.calls,
+            method: method_word(&outgoing.method),
+            begun: Instant::now(),
+            status: None,
+        };
+        let answer = self.inner.connections.send(ready, outgoing, sent).await?;
+        counted.status = Some(answer.response.status().as_u16());
+        Ok(answer)
     }
 
     async fn within<T>(
@@ -382,6 +403,31 @@ impl Client {
             self.inner.connections.give_back(lease);
         }
         Ok(bytes.freeze())
+    }
+}
+
+/// A request under way; counted when dropped.
+struct Counted<'a> {
+    calls: &'a ApiCalls,
+    method: &'static str,
+    begun: Instant,
+    status: Option<u16>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.calls.add(self.status, self.method, self.begun.elapsed());
+    }
+}
+
+fn method_word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
     }
 }
 

@@ -8,9 +8,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::{List, api::core::v1::Pod};
-use mainstay_testkit::{Containerd, Http, Node};
+use mainstay_testkit::{Containerd, Http, Node, tool};
 
-use crate::{Plan, pods, process};
+use crate::{
+    Plan,
+    metrics::{self, Scrapes},
+    pods, process,
+};
 
 /// Which agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +32,10 @@ pub(crate) struct Figures {
     pub(crate) all: Duration,
     /// The agent's own CPU time for it.
     pub(crate) start_cpu: Duration,
-    /// Resident memory at rest with all pods, in KiB.
-    pub(crate) rss_kib: u64,
-    /// Its peak so far.
-    pub(crate) peak_kib: u64,
-    /// CPU at rest, in percent of a core.
-    pub(crate) idle_cpu: f64,
-    /// The runtime's CPU in the same time.
-    pub(crate) runtime_cpu: f64,
+    /// Memory and CPU with all pods and nobody who asks.
+    pub(crate) rest: Rest,
+    /// What those who scrape are answered.
+    pub(crate) scrapes: Scrapes,
     /// One `/pods` on a new connection, median.
     pub(crate) list: Duration,
     /// SIGKILL and start → `/pods` complete, every pod Running.
@@ -46,25 +46,32 @@ pub(crate) struct Figures {
     pub(crate) restarted_kib: u64,
 }
 
+/// An agent that is left in peace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    /// CPU, in percent of a core.
+    pub(crate) idle_cpu: f64,
+    /// The runtime's CPU in the same time.
+    pub(crate) runtime_cpu: f64,
+    /// Of the agent's, what it says that reading cgroups took.
+    pub(crate) sampling: Option<f64>,
+    /// Resident memory, in KiB.
+    pub(crate) rss_kib: u64,
+    /// Its peak so far.
+    pub(crate) peak_kib: u64,
+}
+
 /// Poll this often while something is awaited.
 const FINE: Duration = Duration::from_millis(2);
 /// With many pods each poll costs the machine something; a tenth of a second is one percent of what is measured.
 const COARSE: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Upstream needs most of it for hundreds of pods at once.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     let containerd = Containerd::start(plan.flavor)?;
     containerd.instance().make_cgroup()?;
-    let builder = Node::builder().containerd(&containerd).config("maxPods: 1000\n");
-    let builder = match kind {
-        Kind::Mainstay => builder.program(&plan.mainstay),
-        Kind::Upstream => builder.upstream(),
-    };
-    let mut node = builder.start()?;
-    let http = match kind {
-        Kind::Mainstay => node.http(),
-        Kind::Upstream => Http::Tcp(node.read_only()),
-    };
+    let (mut node, http) = start(plan, kind, &containerd)?;
 
     let mut single = Vec::new();
     for round in 0..=plan.rounds {
@@ -109,17 +116,7 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     );
 
     sleep(Duration::from_secs(20));
-    let runtime_pid = containerd.pid().context("containerd has ended")?;
-    let (before, runtime_before) = (process::cpu_time(pid)?, process::cpu_time(runtime_pid)?);
-    let begun = Instant::now();
-    sleep(plan.idle);
-    let elapsed = begun.elapsed().as_secs_f64();
-    let percent =
-        |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / elapsed * 100.0;
-    let idle_cpu = percent(process::cpu_time(pid)?, before);
-    let runtime_cpu = percent(process::cpu_time(runtime_pid)?, runtime_before);
-    let (rss_kib, peak_kib) = process::memory_kib(pid)?;
-    println!("  at rest: {:.1} MB, {idle_cpu:.2} % of a core", kib_to_mb(rss_kib));
+    let rest = rest(plan, pid, &containerd, &http)?;
 
     let mut lists: Vec<Duration> = Vec::new();
     for _ in 0..200 {
@@ -129,13 +126,79 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     }
     let list = median(&mut lists);
 
+    let scrapes = metrics::scrape(&Http::Tcp(node.read_only()), pid)?;
+    let (restart, partial) = restart(&mut node, &http, plan.pods)?;
+    sleep(Duration::from_secs(10));
+    let (restarted_kib, _) = process::memory_kib(node.pid().context("the agent has ended")?)?;
+    drop(node);
+    containerd.remove()?;
+    Ok(Figures { single, all, start_cpu, rest, scrapes, list, restart, partial, restarted_kib })
+}
+
+/// Starts an agent; both answer on the read-only port, mainstay also on its socket.
+pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<(Node, Http)> {
+    let builder = Node::builder().containerd(containerd).config("maxPods: 1000\n");
+    let builder = match kind {
+        Kind::Mainstay => builder.program(&plan.mainstay),
+        Kind::Upstream => builder.upstream().program(at_the_usual_place(containerd)?),
+    };
+    let node = builder.start()?;
+    let http = match kind {
+        Kind::Mainstay => node.http(),
+        Kind::Upstream => Http::Tcp(node.read_only()),
+    };
+    Ok((node, http))
+}
+
+/// Upstream's kubelet with containerd where its cAdvisor looks for it, which it does at one place only: in a mount namespace of
+/// its own the runtime's socket is there, too. Elsewhere containers have no labels, and their answers would be smaller.
+fn at_the_usual_place(containerd: &Containerd) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let script = containerd.dir().join("kubelet");
+    let text = format!(
+        "#!/bin/sh\nexec unshare --mount --propagation private /bin/sh -c '\n\
+         mkdir -p /run/containerd && mount -t tmpfs none /run/containerd &&\n\
+         ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"\n",
+        containerd.socket().display(),
+        tool("kubelet")?.display()
+    );
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    Ok(script)
+}
+
+/// Leaves an agent in peace for a while.
+pub(crate) fn rest(plan: &Plan, pid: u32, containerd: &Containerd, http: &Http) -> Result<Rest> {
+    let runtime_pid = containerd.pid().context("containerd has ended")?;
+    let sampled = metrics::sampling(http);
+    let (before, runtime_before) = (process::cpu_time(pid)?, process::cpu_time(runtime_pid)?);
+    let begun = Instant::now();
+    sleep(plan.idle);
+    let elapsed = begun.elapsed().as_secs_f64();
+    let percent =
+        |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / elapsed * 100.0;
+    let idle_cpu = percent(process::cpu_time(pid)?, before);
+    let runtime_cpu = percent(process::cpu_time(runtime_pid)?, runtime_before);
+    let (rss_kib, peak_kib) = process::memory_kib(pid)?;
+    let sampling =
+        sampled.zip(metrics::sampling(http)).map(|(before, after)| (after - before) / elapsed * 100.0);
+    print!("  at rest: {:.1} MB, {idle_cpu:.2} % of a core", kib_to_mb(rss_kib));
+    match sampling {
+        Some(sampling) => println!(", of which {sampling:.3} % for reading cgroups"),
+        None => println!(),
+    }
+    Ok(Rest { idle_cpu, runtime_cpu, sampling, rss_kib, peak_kib })
+}
+
+/// Kills and starts it: how long until its list is complete, and how many lists were not.
+pub(crate) fn restart(node: &mut Node, http: &Http, pods: usize) -> Result<(Duration, usize)> {
     node.kill9();
     let begun = Instant::now();
     node.spawn_again()?;
     let mut partial = 0;
     loop {
-        if let Some(pods) = list_pods(&http) {
-            if running(&pods, "all-") == plan.pods {
+        if let Some(list) = list_pods(http) {
+            if running(&list, "all-") == pods {
                 break;
             }
             partial += 1;
@@ -147,23 +210,7 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     }
     let restart = begun.elapsed();
     println!("  complete {:.2} s after SIGKILL and start", restart.as_secs_f64());
-    sleep(Duration::from_secs(10));
-    let (restarted_kib, _) = process::memory_kib(node.pid().context("the agent has ended")?)?;
-    drop(node);
-    containerd.remove()?;
-    Ok(Figures {
-        single,
-        all,
-        start_cpu,
-        rss_kib,
-        peak_kib,
-        idle_cpu,
-        runtime_cpu,
-        list,
-        restart,
-        partial,
-        restarted_kib,
-    })
+    Ok((restart, partial))
 }
 
 /// Writes a manifest beside the directory, to be renamed into it.

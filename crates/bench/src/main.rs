@@ -8,6 +8,7 @@
 mod agent;
 mod floor;
 mod http;
+mod metrics;
 mod pods;
 mod probes;
 mod process;
@@ -20,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use mainstay_testkit::Flavor;
 
 const USAGE: &str = "\
-cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--no-upstream] [--write]
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--metrics] [--no-upstream] [--write]
 
   --pods N            pods at once (default 100)
   --rounds N          single pods, one after the other (default 10)
@@ -31,8 +32,9 @@ cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4
   --probes N          readiness probes at a period of one second (default 500; 0 leaves them out)
   --probes-only       only those
   --http-only         only /pods beside nginx (Debian's nginx-light), and a thousand watchers
+  --metrics           only what scrapers wait for and what sampling costs; with more than 100 pods also how that grows
   --no-upstream       without upstream's kubelet
-  --write             also write docs/benchmarks.md
+  --write             also write docs/benchmarks.md (with --metrics, its part of it)
 ";
 
 /// What to measure.
@@ -47,6 +49,7 @@ pub(crate) struct Plan {
     pub(crate) probes: usize,
     pub(crate) probes_only: bool,
     pub(crate) http_only: bool,
+    pub(crate) metrics_only: bool,
     pub(crate) upstream: bool,
     pub(crate) write: bool,
     pub(crate) mainstay: PathBuf,
@@ -73,6 +76,7 @@ fn plan() -> Result<Plan> {
         probes: 500,
         probes_only: false,
         http_only: false,
+        metrics_only: false,
         upstream: true,
         write: false,
         mainstay: mainstay_testkit::workspace_root().join("target/release/mainstay"),
@@ -99,6 +103,7 @@ fn plan() -> Result<Plan> {
             "--probes" => plan.probes = usize::try_from(number()?)?,
             "--probes-only" => plan.probes_only = true,
             "--http-only" => plan.http_only = true,
+            "--metrics" => plan.metrics_only = true,
             "--no-upstream" => plan.upstream = false,
             "--write" => plan.write = true,
             other => bail!("unknown: {other}\n\n{USAGE}"),
@@ -127,6 +132,17 @@ fn run(plan: &Plan) -> Result<()> {
         let figures = http::measure(plan).context("/pods beside nginx")?;
         println!("{}", figures.text());
         return none_missed(&figures.targets());
+    }
+    if plan.metrics_only {
+        println!("mainstay");
+        let ours = metrics::measure(plan, agent::Kind::Mainstay).context("mainstay")?;
+        let theirs = if plan.upstream {
+            println!("upstream's kubelet");
+            Some(metrics::measure(plan, agent::Kind::Upstream).context("upstream's kubelet")?)
+        } else {
+            None
+        };
+        return report::print_metrics(plan, &ours, theirs.as_ref());
     }
     println!("floor: a bare CRI client");
     let floor = floor::measure(plan).context("the floor")?;

@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 
 use crate::{
     Plan, Probed,
-    agent::{Figures, kib_to_mb, median},
+    agent::{Figures, Rest, kib_to_mb, median},
     floor::Floor,
-    targets::Target,
+    metrics::{self, Answer, Scrapes, Stages},
+    targets::{self, Target},
 };
 
 pub(crate) fn print(
@@ -52,24 +53,45 @@ pub(crate) fn print(
         time(mainstay.start_cpu),
         upstream.map(|u| time(u.start_cpu)),
     );
-    row("resident memory at rest", None, memory(mainstay.rss_kib), upstream.map(|u| memory(u.rss_kib)));
-    row("peak resident memory", None, memory(mainstay.peak_kib), upstream.map(|u| memory(u.peak_kib)));
+    row(
+        "resident memory at rest",
+        None,
+        memory(mainstay.rest.rss_kib),
+        upstream.map(|u| memory(u.rest.rss_kib)),
+    );
+    row(
+        "peak resident memory",
+        None,
+        memory(mainstay.rest.peak_kib),
+        upstream.map(|u| memory(u.rest.peak_kib)),
+    );
     row(
         "resident memory after a restart",
         None,
         memory(mainstay.restarted_kib),
         upstream.map(|u| memory(u.restarted_kib)),
     );
-    row("CPU at rest, of one core", None, percent(mainstay.idle_cpu), upstream.map(|u| percent(u.idle_cpu)));
+    row(
+        "CPU at rest, of one core",
+        None,
+        percent(mainstay.rest.idle_cpu),
+        upstream.map(|u| percent(u.rest.idle_cpu)),
+    );
     row(
         "the runtime's CPU meanwhile",
         None,
-        percent(mainstay.runtime_cpu),
-        upstream.map(|u| percent(u.runtime_cpu)),
+        percent(mainstay.rest.runtime_cpu),
+        upstream.map(|u| percent(u.rest.runtime_cpu)),
     );
     let list =
         |duration: Duration| (duration.as_secs_f64(), format!("{:.2} ms", duration.as_secs_f64() * 1e3));
     row("`/pods`, new connection, median", None, list(mainstay.list), upstream.map(|u| list(u.list)));
+    let theirs = upstream.map(|u| (&u.scrapes, &u.rest));
+    scrape_rows(
+        &mut |what, ours, theirs| row(what, None, ours, theirs),
+        (&mainstay.scrapes, &mainstay.rest),
+        theirs,
+    );
     row(
         "SIGKILL and start → `/pods` complete",
         None,
@@ -106,31 +128,150 @@ pub(crate) fn print(
         );
     }
 
-    let mut judged = String::new();
-    for Target { what, bound, measured, met } in targets {
-        let word = if *met { "pass" } else { "MISS" };
-        writeln!(judged, "| {what} | {bound} | {measured} | {word} |").ok();
-    }
-
+    let judged = judged(targets);
     let text = format!(
         "{} one-container pods, containerd {}, {} cores, medians of {} rounds, CPU over {} s.\n\n\
          | | floor (bare CRI client) | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- | --- |\n{table}\n\
          | target | bound | measured | |\n| --- | --- | --- | --- |\n{judged}",
         plan.pods,
-        if plan.flavor == mainstay_testkit::Flavor::Debian16 { "1.6" } else { "2.4" },
+        version(plan),
         std::thread::available_parallelism().map_or(0, usize::from),
         plan.rounds,
         plan.idle.as_secs(),
     );
     println!("\n{text}");
     if plan.write {
+        let path = mainstay_testkit::workspace_root().join("docs/benchmarks.md");
         let page = format!(
             "# Benchmarks\n\nWritten by `cargo xtask bench --write` on {}. Absolute figures move with the machine; the ratio in one run counts.\n\
-             The floor is what the same CRI calls need when nothing but a bare client makes them, measured before and after mainstay.\n\n{text}",
-            jiff::Timestamp::now().strftime("%Y-%m-%d")
+             The floor is what the same CRI calls need when nothing but a bare client makes them, measured before and after mainstay.\n\n{text}{}",
+            jiff::Timestamp::now().strftime("%Y-%m-%d"),
+            growth_before(&path)
         );
-        let path = mainstay_testkit::workspace_root().join("docs/benchmarks.md");
         std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+fn judged(targets: &[Target]) -> String {
+    let mut judged = String::new();
+    for Target { what, bound, measured, met } in targets {
+        let word = if *met { "pass" } else { "MISS" };
+        writeln!(judged, "| {what} | {bound} | {measured} | {word} |").ok();
+    }
+    judged
+}
+
+/// A figure, and how people read it.
+type Cell = (f64, String);
+
+/// What those who scrape wait for, side by side.
+fn scrape_rows(
+    row: &mut dyn FnMut(&str, Cell, Option<Cell>),
+    (ours, rest): (&Scrapes, &Rest),
+    theirs: Option<(&Scrapes, &Rest)>,
+) {
+    let cell = |answer: &Answer| {
+        let millis = answer.p50.as_secs_f64() * 1e3;
+        (millis, format!("{millis:.2} ms ({} KB)", answer.bytes / 1000))
+    };
+    for (at, answer) in ours.answers.iter().enumerate() {
+        row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.answers.get(at)).map(cell));
+    }
+    row(ours.gzip.what, cell(&ours.gzip), theirs.map(|(scrapes, _)| cell(&scrapes.gzip)));
+    let memory = |kib: u64| (kib_to_mb(kib), format!("{:.1} MB", kib_to_mb(kib)));
+    row("resident memory after scrapes", memory(ours.rss_kib), theirs.map(|(it, _)| memory(it.rss_kib)));
+    row("its peak", memory(ours.peak_kib), theirs.map(|(it, _)| memory(it.peak_kib)));
+    if let Some(sampling) = rest.sampling {
+        row(
+            "of the CPU at rest, for reading cgroups (by its own count)",
+            (sampling, format!("{sampling:.3} %")),
+            None,
+        );
+    }
+}
+
+/// `--metrics`: a table for each number of pods.
+pub(crate) fn print_metrics(plan: &Plan, ours: &Stages, theirs: Option<&Stages>) -> Result<()> {
+    let mut text = String::new();
+    let mut targets = Vec::new();
+    for (at, stage) in ours.stages.iter().enumerate() {
+        let beside = theirs.and_then(|all| all.stages.get(at));
+        writeln!(
+            text,
+            "\n{} one-container pods, containerd {}, {} cores, CPU over {} s.\n\n\
+             | | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- |",
+            stage.pods,
+            version(plan),
+            std::thread::available_parallelism().map_or(0, usize::from),
+            plan.idle.as_secs(),
+        )
+        .ok();
+        let mut row = |what: &str, ours: Cell, theirs: Option<Cell>| {
+            let ratio =
+                theirs.as_ref().map_or("–".into(), |(theirs, _)| format!("{:.1} ×", theirs / ours.0));
+            let theirs = theirs.map_or("–".into(), |(_, text)| text);
+            writeln!(text, "| {what} | {} | {theirs} | {ratio} |", ours.1).ok();
+        };
+        let memory = |kib: u64| (kib_to_mb(kib), format!("{:.1} MB", kib_to_mb(kib)));
+        let percent = |value: f64| (value, format!("{value:.2} %"));
+        let of = |value: &dyn Fn(&Rest) -> Cell| (value(&stage.rest), beside.map(|it| value(&it.rest)));
+        let (mine, other) = of(&|rest| memory(rest.rss_kib));
+        row("resident memory at rest", mine, other);
+        let (mine, other) = of(&|rest| percent(rest.idle_cpu));
+        row("CPU at rest, of one core", mine, other);
+        let (mine, other) = of(&|rest| percent(rest.runtime_cpu));
+        row("the runtime's CPU meanwhile", mine, other);
+        let other = beside.map(|it| (&it.scrapes, &it.rest));
+        scrape_rows(&mut row, (&stage.scrapes, &stage.rest), other);
+        if at + 1 == ours.stages.len() {
+            let time = |it: &Stages| (it.restart.as_secs_f64(), format!("{:.3} s", it.restart.as_secs_f64()));
+            row("SIGKILL and start → `/pods` complete", time(ours), theirs.map(time));
+        }
+        let mut judged = metrics::targets(stage.pods, (&stage.scrapes, &stage.rest), other);
+        judged.extend(targets::at_rest(stage.pods, &stage.rest, beside.map(|it| &it.rest)));
+        if at + 1 == ours.stages.len() {
+            judged.push(targets::restarted(stage.pods, ours.restart, theirs.map(|it| it.restart)));
+            judged.push(targets::nothing_partial(ours.partial));
+            judged.extend(metrics::growth(&ours.stages));
+        }
+        writeln!(
+            text,
+            "\n| target | bound | measured | |\n| --- | --- | --- | --- |\n{}",
+            self::judged(&judged)
+        )
+        .ok();
+        targets.extend(judged);
+    }
+    println!("{text}");
+    if plan.write {
+        write_growth(&text)?;
+    }
+    crate::none_missed(&targets)
+}
+
+fn version(plan: &Plan) -> &'static str {
+    if plan.flavor == mainstay_testkit::Flavor::Debian16 { "1.6" } else { "2.4" }
+}
+
+/// Where the page goes on with what `--metrics` wrote.
+const GROWTH: &str = "\n## With more pods\n";
+
+/// Puts the tables behind what the full run wrote.
+fn write_growth(text: &str) -> Result<()> {
+    let path = mainstay_testkit::workspace_root().join("docs/benchmarks.md");
+    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let before = page.split(GROWTH).next().unwrap_or_default();
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    let page = format!(
+        "{before}{GROWTH}\nWritten by `cargo xtask bench --metrics --pods N --write` on {date}: one node that is filled up.\n{text}"
+    );
+    std::fs::write(&path, page.trim_end().to_owned() + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What `--metrics` wrote before.
+fn growth_before(path: &std::path::Path) -> String {
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    page.split_once(GROWTH).map(|(_, rest)| format!("{GROWTH}{rest}")).unwrap_or_default()
 }

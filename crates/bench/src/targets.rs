@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::{
     Plan,
-    agent::{Figures, kib_to_mb, median},
+    agent::{Figures, Rest, kib_to_mb, median},
     floor::Floor,
+    metrics,
 };
 
 /// One target.
@@ -26,10 +27,10 @@ pub(crate) struct Target {
 
 /// A figure and what upstream needed when the figure was set.
 #[derive(Clone, Copy)]
-struct Set {
-    figure: f64,
-    upstream: f64,
-    unit: &'static str,
+pub(crate) struct Set {
+    pub(crate) figure: f64,
+    pub(crate) upstream: f64,
+    pub(crate) unit: &'static str,
 }
 
 /// All targets that this run can tell about. A start may also take as long as the runtime itself needs, plus 40 ms and 10 %.
@@ -53,48 +54,64 @@ pub(crate) fn judge(
             set(10.0 + 40.0 * share, 12.0 + 48.0 * share, "s"),
             Some(seconds(&floor.all)),
         ),
+    ];
+    all.extend(at_rest(plan.pods, &mainstay.rest, upstream.map(|figures| &figures.rest)));
+    all.push(restarted(plan.pods, mainstay.restart, upstream.map(|figures| figures.restart)));
+    all.push(nothing_partial(mainstay.partial));
+    let theirs = upstream.map(|figures| (&figures.scrapes, &figures.rest));
+    all.extend(metrics::targets(plan.pods, (&mainstay.scrapes, &mainstay.rest), theirs));
+    if let Some(upstream) = upstream {
+        // A tick of the clock by which it is counted is no difference.
+        let bound = upstream.rest.runtime_cpu + 0.1;
+        all.push(Target {
+            what: "the runtime's CPU meanwhile, not above upstream's",
+            bound: format!("≤ {bound:.2} %"),
+            measured: format!("{:.2} %", mainstay.rest.runtime_cpu),
+            met: mainstay.rest.runtime_cpu <= bound,
+        });
+    }
+    all
+}
+
+/// Memory and CPU of a node that is left in peace.
+pub(crate) fn at_rest(pods: usize, ours: &Rest, theirs: Option<&Rest>) -> [Target; 2] {
+    let share = share(pods);
+    let memory = |rest: &Rest| kib_to_mb(rest.rss_kib);
+    [
         limit(
             "resident memory at rest",
-            of(|it| kib_to_mb(it.rss_kib)),
-            set(20.0 + 20.0 * share, 121.0 + 106.0 * share, "MB"),
-            None,
-        ),
-        limit(
-            "peak resident memory",
-            of(|it| kib_to_mb(it.peak_kib)),
-            set(35.0 + 35.0 * share, 266.0 + 106.0 * share, "MB"),
+            (memory(ours), theirs.map(memory)),
+            Set { figure: 20.0 + 20.0 * share, upstream: 121.0 + 106.0 * share, unit: "MB" },
             None,
         ),
         limit(
             "CPU at rest, of one core",
-            of(|it| it.idle_cpu),
-            set(0.5 + 1.5 * share, 5.0 + 16.8 * share, "%"),
+            (ours.idle_cpu, theirs.map(|rest| rest.idle_cpu)),
+            Set { figure: 0.5 + 1.5 * share, upstream: 5.0 + 16.8 * share, unit: "%" },
             None,
         ),
-        limit(
-            "SIGKILL and start → `/pods` complete",
-            of(|it| it.restart.as_secs_f64()),
-            set(1.0 + share, 12.7 + 23.3 * share, "s"),
-            None,
-        ),
-        Target {
-            what: "lists served before that were not complete",
-            bound: "0".into(),
-            measured: mainstay.partial.to_string(),
-            met: mainstay.partial == 0,
-        },
-    ];
-    if let Some(upstream) = upstream {
-        // A tick of the clock by which it is counted is no difference.
-        let bound = upstream.runtime_cpu + 0.1;
-        all.push(Target {
-            what: "the runtime's CPU meanwhile, not above upstream's",
-            bound: format!("≤ {bound:.2} %"),
-            measured: format!("{:.2} %", mainstay.runtime_cpu),
-            met: mainstay.runtime_cpu <= bound,
-        });
+    ]
+}
+
+/// How soon a new process knows all.
+pub(crate) fn restarted(pods: usize, ours: Duration, theirs: Option<Duration>) -> Target {
+    let share = share(pods);
+    limit(
+        "SIGKILL and start → `/pods` complete",
+        (ours.as_secs_f64(), theirs.map(|time| time.as_secs_f64())),
+        Set { figure: 1.0 + share, upstream: 12.7 + 23.3 * share, unit: "s" },
+        None,
+    )
+}
+
+/// That no list was served that was not complete.
+pub(crate) fn nothing_partial(partial: usize) -> Target {
+    Target {
+        what: "lists served before that were not complete",
+        bound: "0".into(),
+        measured: partial.to_string(),
+        met: partial == 0,
     }
-    all
 }
 
 /// Probes at a period of a second are asked once a second: one in twenty may be late.
@@ -109,11 +126,11 @@ pub(crate) fn probes_kept_up(probes: usize, per_second: f64) -> Target {
 }
 
 /// How far the pods are on the way from 100, for which targets are given, to 500, for which others are.
-fn share(pods: usize) -> f64 {
+pub(crate) fn share(pods: usize) -> f64 {
     f64::from(u32::try_from(pods.saturating_sub(100)).unwrap_or(u32::MAX)) / 400.0
 }
 
-fn limit(
+pub(crate) fn limit(
     what: &'static str,
     (measured, upstream): (f64, Option<f64>),
     set: Set,

@@ -30,6 +30,8 @@ pub enum ClientCommand {
     Resources(ResourcesArgs),
     /// Show what the node, its pods and their containers use: CPU, memory, disks, network
     Stats(StatsArgs),
+    /// Watch what the node and its pods use, on a terminal; keys sort, open pods and show logs
+    Top(TopArgs),
     /// Look at the metrics that the node serves
     #[command(subcommand)]
     Metrics(MetricsCommand),
@@ -283,6 +285,29 @@ pub struct StatsArgs {
     /// Leave the lines with the column names out
     #[arg(long)]
     pub no_headers: bool,
+    /// How to reach mainstay
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// `mainstay top`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TopArgs {
+    /// Only pods of this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// What pods are sorted by at first; numbers go from the largest down
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub sort: StatsOrder,
+    /// Seconds between two looks; the node itself measures every ten
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub interval: u64,
+    /// Print everything once and end, as it is where there is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// With --once: show each container below its pod
+    #[arg(long)]
+    pub containers: bool,
     /// How to reach mainstay
     #[command(flatten)]
     pub connect: ConnectArgs,

@@ -12,7 +12,7 @@
 //! broke off); 2 the command line is wrong; 3 no mainstay answers, or its socket may not be opened. `exec` ends with the
 //! command's own code.
 //!
-//! What it does not do: it changes nothing on the node, uses no color, and keeps nothing between runs. Its one task drives
+//! What it does not do: it changes nothing on the node, uses no color (`top` has bold and reversed lines), and keeps nothing between runs. Its one task drives
 //! the connection; the runtime is made and ended within [`run`].
 
 #![forbid(unsafe_code)]
@@ -39,11 +39,12 @@ mod stats;
 mod status;
 mod terminal;
 mod text;
+mod top;
 
 pub use args::{
     ApiArgs, AttachArgs, ClientCommand, ConfigArgs, ConnectArgs, CostArgs, CostOrder, DescribeArgs,
     EventsArgs, ExecArgs, ListFormat, LogsArgs, ManifestsArgs, MetricsCommand, NodeArgs, PodsArgs,
-    PortForwardArgs, ResourcesArgs, StatsArgs, StatsOrder, StructuredFormat,
+    PortForwardArgs, ResourcesArgs, StatsArgs, StatsOrder, StructuredFormat, TopArgs,
 };
 
 use std::process::ExitCode;
@@ -91,6 +92,7 @@ async fn execute(command: ClientCommand, output: &mut Output) -> Result<u8, Clie
         ClientCommand::Manifests(args) => manifests::run(args, output).await?,
         ClientCommand::Resources(args) => resources::run(args, output).await?,
         ClientCommand::Stats(args) => stats::run(args, output).await?,
+        ClientCommand::Top(args) => return Box::pin(top::run(args, output)).await,
         ClientCommand::Metrics(MetricsCommand::Cost(args)) => metrics::cost(args, output).await?,
         ClientCommand::Node(args) => node::run(args, output).await?,
         ClientCommand::Config(args) => api::config(args, output).await?,

@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashMap};
 
+use jiff::Timestamp;
 use mainstay_types::PodExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,24 +25,24 @@ const UNKNOWN: &str = "-";
 
 /// What is used of each of the columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Usage {
-    nano_cores: Option<u64>,
-    memory: Option<u64>,
-    io: Option<Io>,
+pub(crate) struct Usage {
+    pub(crate) nano_cores: Option<u64>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) io: Option<Io>,
     /// Bytes received and sent.
-    network: Option<(u64, u64)>,
-    disk: Option<u64>,
+    pub(crate) network: Option<(u64, u64)>,
+    pub(crate) disk: Option<u64>,
 }
 
 /// Bytes read from and written to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Io {
-    read: u64,
-    written: u64,
+pub(crate) struct Io {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
 }
 
 /// What went to and from devices, by namespace, pod and container; the node's own has none of the three.
-type IoTable = HashMap<[String; 3], Io>;
+pub(crate) type IoTable = HashMap<[String; 3], Io>;
 
 /// A pod of the summary: as it came, and as far as it is looked at.
 struct PodStats {
@@ -51,7 +52,7 @@ struct PodStats {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PodShape {
+pub(crate) struct PodShape {
     pod_ref: PodRef,
     #[serde(default)]
     containers: Option<Vec<ContainerShape>>,
@@ -79,8 +80,8 @@ struct ContainerShape {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeShape {
-    node_name: String,
+pub(crate) struct NodeShape {
+    pub(crate) node_name: String,
     cpu: Option<Cpu>,
     memory: Option<Memory>,
     network: Option<Network>,
@@ -90,6 +91,7 @@ struct NodeShape {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cpu {
+    time: Option<Timestamp>,
     usage_nano_cores: Option<u64>,
 }
 
@@ -166,7 +168,7 @@ pub(crate) async fn run(args: StatsArgs, output: &mut Output) -> Result<(), Clie
     pod_table(&pods, &args, &io, output)
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, ClientError> {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, ClientError> {
     T::deserialize(value).map_err(|source| ClientError::Unreadable { request: SUMMARY.to_owned(), source })
 }
 
@@ -201,9 +203,8 @@ impl PodRef {
 
 /// What went to and from devices, which is not in the summary. Whoever may not read metrics does without.
 async fn io(connection: &Connection, output: &mut Output) -> IoTable {
-    let request = format!("/metrics/cadvisor?name[]={READ}&name[]={WRITTEN}");
-    match connection.text(&request).await {
-        Ok(text) => io_table(&text),
+    match ask_io(connection).await {
+        Ok(table) => table,
         Err(error) => {
             output.note(&format!(
                 "what is read and written is not known, for /metrics/cadvisor cannot be read: {}",
@@ -212,6 +213,17 @@ async fn io(connection: &Connection, output: &mut Output) -> IoTable {
             IoTable::new()
         }
     }
+}
+
+async fn ask_io(connection: &Connection) -> Result<IoTable, ClientError> {
+    let request = format!("/metrics/cadvisor?name[]={READ}&name[]={WRITTEN}");
+    connection.text(&request).await.map(|text| io_table(&text))
+}
+
+/// The summary, and what went to and from devices as far as one may know.
+pub(crate) async fn fetch(connection: &Connection) -> Result<(Value, IoTable), ClientError> {
+    let summary: Value = connection.json(SUMMARY).await?;
+    Ok((summary, ask_io(connection).await.unwrap_or_default()))
 }
 
 fn io_table(text: &str) -> IoTable {
@@ -238,12 +250,22 @@ fn io_table(text: &str) -> IoTable {
     table
 }
 
-fn io_of(table: &IoTable, namespace: &str, pod: &str, container: &str) -> Option<Io> {
+pub(crate) fn io_of(table: &IoTable, namespace: &str, pod: &str, container: &str) -> Option<Io> {
     table.get(&[namespace, pod, container].map(str::to_owned)).copied()
 }
 
 impl PodShape {
-    fn usage(&self, io: &IoTable) -> Usage {
+    /// `NAMESPACE/NAME`.
+    pub(crate) fn full_name(&self) -> String {
+        self.pod_ref.full_name()
+    }
+
+    /// When its cgroup was read.
+    pub(crate) fn cpu_time(&self) -> Option<Timestamp> {
+        self.cpu.as_ref()?.time
+    }
+
+    pub(crate) fn usage(&self, io: &IoTable) -> Usage {
         let PodRef { name, namespace } = &self.pod_ref;
         Usage {
             nano_cores: self.cpu.as_ref().and_then(|cpu| cpu.usage_nano_cores),
@@ -255,7 +277,7 @@ impl PodShape {
     }
 
     /// The containers and what they use, as `order` wants them.
-    fn sorted(&self, order: StatsOrder, io: &IoTable) -> Vec<(&str, Usage)> {
+    pub(crate) fn sorted(&self, order: StatsOrder, io: &IoTable) -> Vec<(&str, Usage)> {
         let PodRef { name, namespace } = &self.pod_ref;
         let containers = self.containers.iter().flatten();
         let mut all: Vec<_> = containers
@@ -265,6 +287,31 @@ impl PodShape {
             .collect();
         all.sort_by(|(a_name, a), (b_name, b)| (a.rank(order), a_name).cmp(&(b.rank(order), b_name)));
         all
+    }
+}
+
+impl NodeShape {
+    pub(crate) fn usage(&self, io: &IoTable) -> Usage {
+        Usage {
+            nano_cores: self.cpu.as_ref().and_then(|cpu| cpu.usage_nano_cores),
+            memory: self.memory.as_ref().and_then(|memory| memory.working_set_bytes),
+            io: io_of(io, "", "", ""),
+            network: self.network.as_ref().map(Network::total),
+            disk: self.fs.as_ref().and_then(|disk| disk.used_bytes),
+        }
+    }
+
+    /// When the root cgroup was read.
+    pub(crate) fn cpu_time(&self) -> Option<Timestamp> {
+        self.cpu.as_ref()?.time
+    }
+
+    pub(crate) fn memory_free(&self) -> Option<u64> {
+        self.memory.as_ref()?.available_bytes
+    }
+
+    pub(crate) fn disk_free(&self) -> Option<u64> {
+        self.fs.as_ref()?.available_bytes
     }
 }
 
@@ -292,7 +339,7 @@ impl Network {
 
 impl Usage {
     /// In ascending order the largest comes first, and what is not known last.
-    fn rank(&self, order: StatsOrder) -> Reverse<Option<u64>> {
+    pub(crate) fn rank(&self, order: StatsOrder) -> Reverse<Option<u64>> {
         Reverse(match order {
             StatsOrder::Name => None,
             StatsOrder::Cpu => self.nano_cores,
@@ -317,21 +364,18 @@ fn node_table(
     with_headers: bool,
     output: &mut Output,
 ) -> Result<(), ClientError> {
-    let memory = node.memory.as_ref();
-    let disk = node.fs.as_ref();
-    let io = io_of(io, "", "", "");
-    let network = node.network.as_ref().map(Network::total);
+    let usage = node.usage(io);
     let row = vec![
         node.node_name.clone(),
-        cores(node.cpu.as_ref().and_then(|cpu| cpu.usage_nano_cores)),
-        size(memory.and_then(|memory| memory.working_set_bytes)),
-        size(memory.and_then(|memory| memory.available_bytes)),
-        size(io.map(|io| io.read)),
-        size(io.map(|io| io.written)),
-        size(network.map(|(received, _)| received)),
-        size(network.map(|(_, sent)| sent)),
-        size(disk.and_then(|disk| disk.used_bytes)),
-        size(disk.and_then(|disk| disk.available_bytes)),
+        cores(usage.nano_cores),
+        size(usage.memory),
+        size(node.memory_free()),
+        size(usage.io.map(|io| io.read)),
+        size(usage.io.map(|io| io.written)),
+        size(usage.network.map(|(received, _)| received)),
+        size(usage.network.map(|(_, sent)| sent)),
+        size(usage.disk),
+        size(node.disk_free()),
     ];
     let mut table = Table::new(vec![
         "NODE",
@@ -394,12 +438,12 @@ fn pod_table(
 }
 
 /// Thousandths of a core, as kubectl has them; what is more than nothing is at least one.
-fn cores(nano_cores: Option<u64>) -> String {
+pub(crate) fn cores(nano_cores: Option<u64>) -> String {
     nano_cores.map_or_else(|| UNKNOWN.to_owned(), |nanos| format!("{}m", nanos.div_ceil(1_000_000)))
 }
 
 /// Bytes in the largest unit of which there is one, with one digit behind the point below ten.
-fn size(bytes: Option<u64>) -> String {
+pub(crate) fn size(bytes: Option<u64>) -> String {
     let Some(bytes) = bytes else { return UNKNOWN.to_owned() };
     let units = [("Ti", 1_u64 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
     let Some((unit, one)) = units.into_iter().find(|(_, one)| bytes >= *one) else {

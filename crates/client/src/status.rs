@@ -23,6 +23,11 @@ impl Summary {
         format!("{}/{}", self.ready, self.total)
     }
 
+    /// How often containers were started again.
+    pub(crate) fn restart_count(&self) -> i64 {
+        self.restarts.into()
+    }
+
     /// `3 (5m ago)`.
     pub(crate) fn restarts(&self, now: Timestamp) -> String {
         match self.last_restart {

@@ -55,6 +55,8 @@ definitions! {
             /// Families of metrics that are not served, in the same words; goes before --metrics-allow.
             "metrics-deny" metrics_deny: Vec<String>, flag("metrics-deny").kept().acted()
                 .check(Check::Rule("names of families, or their beginnings with * at the end")).note("mainstay's own");
+            /// Whether metrics are also served as documents of 2020 show them: labels `pod_name` and `container_name`, `prober_probe_result`, `kubelet_docker_operations_duration_seconds`, services below /system.slice.
+            "metrics-old-names" metrics_old_names: bool, flag("metrics-old-names").kept().acted().note("mainstay's own");
             /// Labels of the Node object when it is created, as key=value pairs.
             "node-labels" node_labels: BTreeMap<String, String>, flag_as("node-labels", FlagStyle::Labels).kept().acted()
                 .check(Check::Rule("valid labels; of the kubernetes.io and k8s.io ones only those a node may set"));

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cgroups;
+pub mod compare;
 mod device_plugin;
 pub mod member;
 mod node_api;

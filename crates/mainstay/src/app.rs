@@ -227,12 +227,19 @@ async fn build(
         families: mainstay_server::FamilyChoice {
             allow: loaded.settings.metrics_allow.clone(),
             deny: loaded.settings.metrics_deny.clone(),
+            old_names: loaded.settings.metrics_old_names,
         },
     })?;
     let local_apis = mainstay_grpc::bind(local_api::config(loaded, &root)?)?;
     let probe_metrics = ProbeMetrics::default();
     let counters = Arc::<Counters>::default();
     let work: Arc<NodeCounters> = Arc::default();
+    if let Some(client) = &api {
+        let host = client.server();
+        let host = host.split_once("://").map_or(host.as_str(), |(_, rest)| rest).trim_end_matches('/');
+        // The first and only one to say so.
+        work.api.set((host.to_owned(), Arc::clone(client.calls()))).ok();
+    }
     let config_page = ConfigPage::default();
     config_page.set(config);
     let (sample_sender, samples) = watch::channel(Arc::default());
@@ -304,7 +311,14 @@ async fn build(
         let driver = names.driver().word().to_owned();
         config_page.set(&KubeletConfiguration { cgroup_driver: driver, ..config.clone() });
         let slices = stats::slices(loaded, &hierarchy);
-        let config = SamplesConfig { names, hierarchy, slices, cri: cri.clone(), period: SAMPLE_PERIOD };
+        let config = SamplesConfig {
+            names,
+            hierarchy,
+            slices,
+            services: stats::services(loaded),
+            cri: cri.clone(),
+            period: SAMPLE_PERIOD,
+        };
         samples::start(config, observed.clone(), sample_sender, tasks);
     }
     if !config.pod_cidr.is_empty()
@@ -440,7 +454,7 @@ async fn build(
             events_after: earlier_events,
             api_pods: sources.api_pods,
         };
-        mainstay_uplink::start(cluster::uplink(loaded, client, &node_name), feeds, tasks);
+        mainstay_uplink::start(cluster::uplink(loaded, client, &node_name, work), feeds, tasks);
     }
     release_memory_when_quiet(snapshots.clone(), tasks);
     info!(

@@ -8,7 +8,7 @@ use mainstay_apiserver::{Client, Rate};
 use mainstay_checkpoint::SealKey;
 use mainstay_config::Loaded;
 use mainstay_task::TaskGroup;
-use mainstay_types::VERSION;
+use mainstay_types::{NodeCounters, VERSION};
 use mainstay_uplink::UplinkConfig;
 use tracing::{info, warn};
 
@@ -67,7 +67,12 @@ fn in_memory(path: &Path) -> bool {
 }
 
 /// What the API server is told.
-pub(crate) fn uplink(loaded: &Loaded, client: Client, node_name: &Arc<str>) -> UplinkConfig {
+pub(crate) fn uplink(
+    loaded: &Loaded,
+    client: Client,
+    node_name: &Arc<str>,
+    counters: Arc<NodeCounters>,
+) -> UplinkConfig {
     let config = &loaded.config;
     let taint = |taint: &mainstay_config::Taint| Taint {
         key: taint.key.clone(),
@@ -78,6 +83,7 @@ pub(crate) fn uplink(loaded: &Loaded, client: Client, node_name: &Arc<str>) -> U
     let node_ip = &loaded.settings.node_ip;
     UplinkConfig {
         client,
+        counters,
         node_name: Arc::clone(node_name),
         register: config.register_node,
         taints: config.register_with_taints.iter().map(taint).collect(),

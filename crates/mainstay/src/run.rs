@@ -41,6 +41,9 @@ pub(crate) struct RunArgs {
     /// Serve none of these families of metrics, also if they are allowed [default: none]
     #[arg(long, value_name = "FAMILIES")]
     metrics_deny: Option<String>,
+    /// Serve metrics also by the names and labels that old documents have
+    #[arg(long)]
+    metrics_old_names: bool,
     /// A KubeletConfiguration for everything else
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -92,6 +95,9 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
     }
     if let Some(families) = &args.metrics_deny {
         flag("metrics-deny", families.clone());
+    }
+    if args.metrics_old_names {
+        flag("metrics-old-names", "true".to_owned());
     }
     if let Some(config) = &args.config {
         flag("config", config.display().to_string());

@@ -27,6 +27,11 @@ pub(crate) fn slices(loaded: &Loaded, hierarchy: &Cgroups) -> Vec<(SliceRole, Cg
         .collect()
 }
 
+/// Below which cgroup each one is a service of the machine and measured as well; only for those who know it by old names.
+pub(crate) fn services(loaded: &Loaded) -> Option<CgroupPath> {
+    loaded.settings.metrics_old_names.then(|| CgroupPath::parse("/system.slice").ok()).flatten()
+}
+
 fn given(field: &str, text: &str) -> Option<CgroupPath> {
     if text.is_empty() {
         return None;

@@ -83,7 +83,7 @@ pub fn start(
     let (state_sender, state) = watch::channel(Arc::new(ObservedState::unread()));
     let (sender, wishes) = mpsc::channel(REFRESH_BOUND);
     let shutdown = tasks.shutdown();
-    let event_uids = events::start(config.cri.clone(), tasks);
+    let event_uids = events::start(config.cri.clone(), Arc::clone(&config.counters), tasks);
     let actor = Actor {
         kills: Kills::new(Arc::clone(&config.pod_cgroups)),
         config,

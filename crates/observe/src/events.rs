@@ -10,7 +10,7 @@ use std::{
 
 use mainstay_cri::Cri;
 use mainstay_task::{Backoff, TaskGroup};
-use mainstay_types::{PodUid, labels};
+use mainstay_types::{NodeCounters, PodUid, labels};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
 
@@ -35,24 +35,29 @@ impl EventUids {
 }
 
 /// Subscribes, again and again. A runtime without events (containerd 1.6) is asked once per connection only.
-pub(crate) fn start(cri: Cri, tasks: &TaskGroup) -> EventUids {
+pub(crate) fn start(cri: Cri, counters: Arc<NodeCounters>, tasks: &TaskGroup) -> EventUids {
     let (sender, receiver) = mpsc::channel(BOUND);
     let connected = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&connected);
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("runtime events", async move {
-        shutdown.run_until_signalled(follow(cri, sender, flag)).await;
+        shutdown.run_until_signalled(follow((cri, counters), sender, flag)).await;
     });
     EventUids { receiver, connected }
 }
 
-async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBool>) {
+async fn follow(
+    (cri, counters): (Cri, Arc<NodeCounters>),
+    sender: mpsc::Sender<PodUid>,
+    connected: Arc<AtomicBool>,
+) {
     let mut attempts = Backoff::doubling(Duration::from_millis(200), Duration::from_secs(30)).attempts();
     let mut told = false;
     loop {
         match cri.container_events().await {
             Ok(mut stream) => {
                 connected.store(true, Ordering::Relaxed);
+                counters.event_streams.add();
                 debug!("following the runtime's container events");
                 loop {
                     match stream.message().await {
@@ -68,6 +73,7 @@ async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBoo
                         }
                         Ok(None) => break,
                         Err(status) => {
+                            counters.event_stream_errors.add();
                             if status.code() == tonic::Code::Unimplemented && !told {
                                 told = true;
                                 info!(
@@ -81,12 +87,16 @@ async fn follow(cri: Cri, sender: mpsc::Sender<PodUid>, connected: Arc<AtomicBoo
                 connected.store(false, Ordering::Relaxed);
             }
             Err(error) if error.is_unimplemented() => {
+                counters.event_stream_errors.add();
                 if !told {
                     told = true;
                     info!("the runtime sends no container events; relisting every second instead");
                 }
             }
-            Err(error) => debug!(%error, "cannot follow the runtime's container events"),
+            Err(error) => {
+                counters.event_stream_errors.add();
+                debug!(%error, "cannot follow the runtime's container events");
+            }
         }
         tokio::time::sleep(attempts.failed()).await;
     }

@@ -36,6 +36,8 @@ pub struct SamplesConfig {
     pub hierarchy: Cgroups,
     /// Cgroups beside those of pods: mainstay's own, and configured ones.
     pub slices: Vec<(SliceRole, CgroupPath)>,
+    /// Below which every cgroup is measured, too; it is looked through at each reading.
+    pub services: Option<CgroupPath>,
     /// The runtime, which knows of what sandboxes are made.
     pub cri: Cri,
     /// Between two readings.
@@ -49,7 +51,7 @@ pub fn start(
     sender: watch::Sender<Arc<Samples>>,
     tasks: &TaskGroup,
 ) {
-    let reader = Reader::new(config.names, config.hierarchy, config.slices);
+    let reader = Reader::new(config.names, config.hierarchy, config.slices, config.services);
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("samples", async move {
         shutdown.run_until_signalled(run(reader, (config.cri, config.period), observed, sender)).await;

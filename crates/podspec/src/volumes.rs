@@ -16,8 +16,8 @@ pub use contents::Contents;
 pub use error::VolumeSpecError;
 pub use mounts::{ImageVolume, MountSource, MountWish, RuntimeFeatures, image_volumes, mount_wishes};
 pub use paths::{
-    EmptyDirPlace, empty_dirs, pod_dir, ready_marker, subpath_dir, subpaths_dir, volume_dir, volume_path,
-    volumes_dir,
+    EmptyDirPlace, empty_dirs, plugin_name, pod_dir, ready_marker, subpath_dir, subpaths_dir, volume_dir,
+    volume_path, volumes_dir,
 };
 pub use payload::{Payload, PayloadFile, has_live_volumes, objects_differ};
 pub use setup::{HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};

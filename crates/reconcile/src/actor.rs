@@ -255,6 +255,7 @@ impl Actor {
                     let sandboxes = self.observed.pods.get(uid).into_iter().flat_map(|pod| &pod.sandboxes);
                     let begun = sandboxes.map(|sandbox| sandbox.created_at).min().unwrap_or(now);
                     let mut pod = PodState::new(Arc::clone(wanted), first_memory(wanted, begun));
+                    pod.fresh_since = Some(Instant::now());
                     pod.heed_deletion();
                     self.shared.obey_wish(&mut pod);
                     // One that runs already (its record was lost, or another kubelet started it) is ours from now on.
@@ -621,6 +622,9 @@ impl Actor {
             let wait = jiff::SignedDuration::try_from(wait).ok();
             pod.refresh_at = wait.and_then(|wait| now.checked_add(wait).ok());
         }
+        if let Some(since) = pod.fresh_since.take() {
+            self.shared.config.counters.worker_starts.observe(since.elapsed());
+        }
         let cancel = Cancel::new(self.tasks.shutdown());
         let keeps = !pod.orphan && !matches!(job, Job::Refresh);
         let record = keeps.then(|| PodRecord::new(&pod.desired, &pod.memory));
@@ -690,6 +694,7 @@ impl Actor {
         if let Some(wanted) = self.desired.pods.get(uid) {
             // The same pod came back while it was going.
             let mut pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
+            pod.fresh_since = Some(Instant::now());
             self.shared.obey_wish(&mut pod);
             self.shared.records.keep(wanted, &pod.memory);
             self.pods.insert(uid.clone(), pod);

@@ -25,7 +25,7 @@ use mainstay_types::{
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::worker::Shared;
+use crate::{files::timed, worker::Shared};
 
 /// How long processes that were killed may take to go.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
@@ -327,7 +327,9 @@ impl Keeper {
             return false;
         }
         let tree = &self.cgroups.tree;
-        let result = if ours { tree.ensure(&path, &values) } else { tree.set(&path, &values) };
+        let result = timed(&self.shared.config.counters, "update", || {
+            if ours { tree.ensure(&path, &values) } else { tree.set(&path, &values) }
+        });
         let was_well = before.is_some_and(|(_, well)| *well);
         if let Err(error) = &result {
             let text = format!("{problem} {:?}: {}", path.as_str(), with_causes(error));
@@ -351,7 +353,7 @@ impl Keeper {
             return;
         }
         self.cgroups.tree.hierarchy().mark(&path, &self.cgroups.mark);
-        match self.cgroups.tree.set(&path, &values) {
+        match timed(&self.shared.config.counters, "update", || self.cgroups.tree.set(&path, &values)) {
             Ok(()) => debug!(pod.uid = %uid, "set the cgroup of a running pod"),
             Err(error) => {
                 warn!(pod.uid = %uid, error = with_causes(&error), "cannot set the cgroup of a running pod")
@@ -405,7 +407,8 @@ impl Keeper {
         let names = self.cgroups.tree.names();
         let known: HashSet<_> = known.iter().flat_map(|uid| names.pods(uid)).collect();
         for cgroup in found.iter().filter(|cgroup| !known.contains(&cgroup.path)) {
-            match self.cgroups.tree.destroy(&cgroup.path, KILL_PATIENCE) {
+            let counters = &self.shared.config.counters;
+            match timed(counters, "destroy", || tree.destroy(&cgroup.path, KILL_PATIENCE)) {
                 Ok(()) => info!(cgroup = %cgroup.path, "removed the cgroup of a pod that nobody knows"),
                 Err(error) => {
                     warn!(error = with_causes(&error), "cannot remove the cgroup of a pod that nobody knows");

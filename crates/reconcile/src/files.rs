@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use mainstay_cgroup::CgroupError;
 use mainstay_host::RemoveError;
 use mainstay_podspec::runtime::{self, hosts_file, pod_log_directory};
-use mainstay_types::{ContainerId, DesiredPod, PodExt, PodUid};
+use mainstay_types::{ContainerId, DesiredPod, NodeCounters, PodExt, PodUid};
 use mainstay_volume::{Hung, Progress};
 use tracing::{debug, warn};
 
@@ -94,7 +95,9 @@ pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result
     let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
     let (pod, values) = (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node));
     let doing = format!("making the cgroup {}", cgroups.parent(&pod));
-    on_own_thread(shared, &desired.uid, doing, move || cgroups.create(&pod, values)).await
+    let counters = Arc::clone(&shared.config.counters);
+    let work = move || timed(&counters, "create", || cgroups.create(&pod, values));
+    on_own_thread(shared, &desired.uid, doing, work).await
 }
 
 /// Work on a pod's cgroup: a systemd that hangs holds up that pod only, and not the threads that all share.
@@ -125,7 +128,17 @@ pub(crate) async fn remove_cgroup(shared: &Shared, desired: &DesiredPod) -> Resu
     let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
     let uid = desired.uid.clone();
     let doing = format!("removing the cgroup {}", cgroups.parent(&desired.pod));
-    on_own_thread(shared, &desired.uid, doing, move || cgroups.remove(&uid)).await
+    let counters = Arc::clone(&shared.config.counters);
+    on_own_thread(shared, &desired.uid, doing, move || timed(&counters, "destroy", || cgroups.remove(&uid)))
+        .await
+}
+
+/// Counts work on a cgroup, in upstream's word for it.
+pub(crate) fn timed<T>(counters: &NodeCounters, word: &'static str, work: impl FnOnce() -> T) -> T {
+    let begun = std::time::Instant::now();
+    let done = work();
+    counters.cgroup_work.of([word]).observe(begun.elapsed());
+    done
 }
 
 /// How often the container was started before: by the newest instance, else by the logs that earlier ones left.

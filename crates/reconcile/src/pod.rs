@@ -67,6 +67,8 @@ pub(crate) struct PodState {
     pub(crate) refresh_at: Option<Timestamp>,
     /// Its pod was made of its manifest as manifests are read now, so that a difference is an edit.
     pub(crate) comparable: bool,
+    /// When it was first heard of, until its first work has begun.
+    pub(crate) fresh_since: Option<Instant>,
 }
 
 /// The task that acts for a pod right now.
@@ -127,6 +129,7 @@ impl PodState {
             held: false,
             refresh_at: None,
             comparable: true,
+            fresh_since: None,
         }
     }
 

@@ -16,7 +16,7 @@ use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
     volumes::{
         MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, affinity_of,
-        image_volumes, mount_wishes, pod_dir, set_up as describe, volume_path, with_claims,
+        image_volumes, mount_wishes, plugin_name, pod_dir, set_up as describe, volume_path, with_claims,
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
@@ -174,7 +174,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
             && volume_path(&dir, volume).is_some_and(|path| path.join("..data").symlink_metadata().is_ok())
     };
     let mut troubles = Vec::new();
-    let mut setups: Vec<VolumeSetup> = Vec::new();
+    let mut setups: Vec<(VolumeSetup, &'static str)> = Vec::new();
     let names: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
     let wanted = resolved.spec_ref().volumes.iter().flatten();
     for volume in wanted.filter(|volume| names.contains(volume.name.as_str())) {
@@ -183,7 +183,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
             continue;
         }
         match describe(pod, volume, &context) {
-            Ok(setup) => setups.push(setup),
+            Ok(setup) => setups.push((setup, plugin_name(volume))),
             Err(error) => troubles.push(Trouble {
                 volume: volume.name.clone(),
                 message: with_verdict(order, &error),
@@ -192,12 +192,16 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
         }
     }
     let current = Arc::new(Mutex::new(String::new()));
-    let done = Arc::clone(&current);
+    let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
         let mut failed = Vec::new();
-        for setup in setups {
+        for (setup, plugin) in setups {
             setup.name.clone_into(&mut done.lock().unwrap_or_else(PoisonError::into_inner));
-            if let Err(error) = mainstay_volume::set_up(&setup, progress) {
+            let begun = std::time::Instant::now();
+            let result = mainstay_volume::set_up(&setup, progress);
+            let status = if result.is_ok() { "success" } else { "fail-unknown" };
+            counters.storage_work.of(["volume_mount", status, plugin]).observe(begun.elapsed());
+            if let Err(error) = result {
                 failed.push((setup.name, error.to_string()));
             }
         }

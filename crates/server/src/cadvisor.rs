@@ -166,6 +166,7 @@ pub(crate) struct Row<'a> {
 }
 
 /// What a row is of.
+#[derive(Clone, Copy)]
 struct Whose<'a> {
     container: &'a str,
     id: &'a str,
@@ -173,11 +174,14 @@ struct Whose<'a> {
     name: &'a str,
     namespace: &'a str,
     pod: &'a str,
+    /// Also by the labels that pods and containers had once.
+    old_names: bool,
 }
 
 impl<'a> Row<'a> {
     fn new(whose: &Whose<'_>, sample: &'a Sample, samples: &'a Samples) -> Self {
-        let mut text = labels(&[("container", whose.container)]);
+        let own = [("container", whose.container), ("container_name", whose.container)];
+        let mut text = labels(own.get(..if whose.old_names { 2 } else { 1 }).unwrap_or_default());
         text.pop();
         let mut slots = [text.len(), 0, 0];
         let mut add = |pairs: &[(&str, &str)]| {
@@ -189,6 +193,9 @@ impl<'a> Row<'a> {
         slots[1] = add(&[("id", whose.id), ("image", whose.image)]);
         slots[2] = add(&[("name", whose.name), ("namespace", whose.namespace)]);
         add(&[("pod", whose.pod)]);
+        if whose.old_names {
+            add(&[("pod_name", whose.pod)]);
+        }
         Self {
             labels: text,
             slots,
@@ -216,21 +223,22 @@ impl<'a> Row<'a> {
 fn rows<'a>(source: &'a Source) -> Vec<Row<'a>> {
     let samples = &*source.samples;
     let Some(root) = &samples.root else { return Vec::new() };
-    const NOBODY: Whose<'_> = Whose { container: "", id: "/", image: "", name: "", namespace: "", pod: "" };
+    let old_names = source.families.old_names;
+    let nobody = Whose { container: "", id: "/", image: "", name: "", namespace: "", pod: "", old_names };
     let mut rows = Vec::with_capacity(4 + samples.pods.len() * 3);
     rows.push(Row {
         network: samples.network.as_deref(),
         devices: &source.disks.devices,
         memory_limit: source.machine.memory_bytes,
         begun_by_process: true,
-        ..Row::new(&NOBODY, root, samples)
+        ..Row::new(&nobody, root, samples)
     });
     let mut paths: Vec<&str> = Vec::new();
     for slice in &samples.slices {
         // Two roles may have one cgroup.
         if !paths.contains(&&*slice.cgroup) {
             paths.push(&slice.cgroup);
-            rows.push(Row::new(&Whose { id: &slice.cgroup, ..NOBODY }, &slice.sample, samples));
+            rows.push(Row::new(&Whose { id: &slice.cgroup, ..nobody }, &slice.sample, samples));
         }
     }
     for pod in samples.pods.values() {
@@ -238,7 +246,7 @@ fn rows<'a>(source: &'a Source) -> Vec<Row<'a>> {
             namespace: &pod.full_name.namespace,
             pod: &pod.full_name.name,
             id: &pod.cgroup,
-            ..NOBODY
+            ..nobody
         };
         rows.push(Row::new(&whose, &pod.pod, samples));
         if let Some((sandbox, (cgroup, sample))) =

@@ -9,6 +9,8 @@ pub struct FamilyChoice {
     pub allow: Vec<String>,
     /// And none of these, also if they are allowed.
     pub deny: Vec<String>,
+    /// And what upstream has renamed, by its old names as well.
+    pub old_names: bool,
 }
 
 impl FamilyChoice {
@@ -44,7 +46,7 @@ mod tests {
             (&["a_*"], &["a_total"], "a_other", true),
             (&[], &["*"], "a", false),
         ] {
-            let choice = FamilyChoice { allow: list(allow), deny: list(deny) };
+            let choice = FamilyChoice { allow: list(allow), deny: list(deny), old_names: false };
             assert_eq!(choice.takes(family), expected, "{allow:?} {deny:?} {family}");
         }
     }

@@ -40,6 +40,11 @@ impl Exposition {
         self.choice.as_ref().is_none_or(|choice| choice.takes(family))
     }
 
+    /// Whether what upstream has renamed is served by its old name, too.
+    pub(crate) fn old_names(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.old_names)
+    }
+
     /// Begins a family.
     pub(crate) fn family(&mut self, name: &str, help: &str, kind: Kind) {
         let kind = match kind {

@@ -150,6 +150,23 @@ pub(crate) fn probes_text(mut out: Exposition, metrics: &ProbeMetrics, process_s
             out.histogram(name, &labels, buckets, (numbers.total.as_secs_f64(), numbers.successful));
         }
     }
+    let name = "prober_probe_result";
+    if out.old_names() && out.takes(name) && !series.is_empty() {
+        out.family(name, "The result of a liveness or readiness probe for a container.", Kind::Gauge);
+        for (labels, numbers) in &series {
+            let labels = [
+                ("container", &*labels.container),
+                ("container_name", &*labels.container),
+                ("namespace", &*labels.namespace),
+                ("pod", &*labels.pod),
+                ("pod_name", &*labels.pod),
+                ("pod_uid", labels.pod_uid.as_str()),
+                ("probe_type", labels.kind.as_str()),
+            ];
+            // A success was 0.
+            out.sample(name, &labels, u8::from(numbers.is_failing));
+        }
+    }
     let name = "prober_probe_total";
     if out.takes(name) && !series.is_empty() {
         let help =
@@ -180,9 +197,12 @@ fn runtime_calls(out: &mut Exposition, calls: &[CallCount]) {
     if calls.is_empty() {
         return;
     }
-    let name = "kubelet_runtime_operations_duration_seconds";
     let help = "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.";
-    if out.takes(name) {
+    let old = out.old_names().then_some("kubelet_docker_operations_duration_seconds");
+    for name in old.into_iter().chain(["kubelet_runtime_operations_duration_seconds"]) {
+        if !out.takes(name) {
+            continue;
+        }
         out.family(name, help, Kind::Histogram);
         for count in calls {
             let buckets = call_bucket_bounds().into_iter().zip(count.buckets);
@@ -229,7 +249,7 @@ pub(crate) fn runtime_calls_text(calls: &mainstay_cri::CallStats) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use mainstay_types::{ProbeKind, ProbeLabels};
 
@@ -242,6 +262,36 @@ mod tests {
         let two = only(text, &["ab", "b", "none"]);
         assert!(two.starts_with(b"# HELP ab x\n") && two.ends_with(b"ab 3\n# HELP b y\nb 4\n"), "{two:?}");
         assert_eq!(only(text, &[""]), "");
+    }
+
+    #[test]
+    fn old_names_are_served_to_those_who_want_them() {
+        let choice = |old_names| Arc::new(crate::FamilyChoice { old_names, ..Default::default() });
+        let metrics = ProbeMetrics::default();
+        let labels = ProbeLabels {
+            container: "c".into(),
+            namespace: "ns".into(),
+            pod: "p".into(),
+            pod_uid: "u".into(),
+            kind: ProbeKind::Liveness,
+        };
+        metrics.series(&labels).succeeded(Duration::from_millis(3));
+        let stats = mainstay_cri::CallStats::default();
+        stats.pretend("status", Duration::from_millis(3), false);
+        let texts = |old_names| {
+            let mut calls = Exposition::of(&choice(old_names));
+            runtime_calls(&mut calls, &stats.read());
+            probes_text(Exposition::of(&choice(old_names)), &metrics, Timestamp::UNIX_EPOCH) + &calls.finish()
+        };
+        let line = r#"prober_probe_result{container="c",container_name="c",namespace="ns",pod="p",pod_name="p",pod_uid="u",probe_type="Liveness"}"#;
+        assert!(texts(true).contains(&format!("{line} 0\n")), "{}", texts(true));
+        metrics.series(&labels).failed();
+        let text = texts(true);
+        assert!(text.contains(&format!("{line} 1\n")), "{text}");
+        assert!(
+            text.contains("kubelet_docker_operations_duration_seconds_count{operation_type=\"status\"} 1\n")
+        );
+        assert!(!texts(false).contains("probe_result") && !texts(false).contains("docker"));
     }
 
     #[test]

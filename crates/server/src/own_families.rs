@@ -62,8 +62,9 @@ impl Lines<'_> {
         self.put(labels, number(value));
     }
 
+    /// One without labels is there from the beginning, as upstream's: what begins with its first count has no rate.
     fn durations(&mut self, labels: &[(&str, &str)], counts: DurationCounts) {
-        if counts.count > 0 {
+        if counts.count > 0 || labels.is_empty() {
             self.begin();
             self.out.histogram(self.family.name, labels, counts.buckets, (counts.sum, counts.count));
         }
@@ -92,6 +93,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
         kind: Kind::Gauge,
         write: |lines, source| pods(lines, source, |phase| !matches!(phase, "Succeeded" | "Failed")),
+    },
+    Family {
+        name: "kubelet_cgroup_manager_duration_seconds",
+        help: "[ALPHA] Duration in seconds for cgroup manager operations. Broken down by method.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([word], times) in source.counters.cgroup_work.all() {
+                lines.durations(&[("operation_type", word)], times.read());
+            }
+        },
     },
     Family {
         name: "kubelet_cgroup_version",
@@ -134,6 +145,18 @@ pub(crate) const FAMILIES: &[Family] = &[
                 lines.count(&[("resource_name", &resource)], count.get());
             }
         },
+    },
+    Family {
+        name: "kubelet_evented_pleg_connection_error_count",
+        help: "[ALPHA] The number of errors encountered during the establishment of streaming connection with the CRI runtime.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.event_stream_errors.get()),
+    },
+    Family {
+        name: "kubelet_evented_pleg_connection_success_count",
+        help: "[ALPHA] The number of times a streaming client was obtained to receive CRI Events.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.event_streams.get()),
     },
     Family {
         name: "kubelet_image_pull_duration_seconds",
@@ -189,6 +212,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.durations(&[], source.counters.pod_starts.read()),
     },
     Family {
+        name: "kubelet_pod_status_sync_duration_seconds",
+        help: "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            if source.counters.api.get().is_some() {
+                lines.durations(&[], source.counters.status_syncs.read());
+            }
+        },
+    },
+    Family {
         name: "kubelet_pod_worker_duration_seconds",
         help: "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
         kind: Kind::Histogram,
@@ -197,6 +230,12 @@ pub(crate) const FAMILIES: &[Family] = &[
                 lines.durations(&[("operation_type", kind)], orders.read());
             }
         },
+    },
+    Family {
+        name: "kubelet_pod_worker_start_duration_seconds",
+        help: "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.worker_starts.read()),
     },
     Family {
         name: "kubelet_run_podsandbox_duration_seconds",
@@ -295,6 +334,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.count(&[], u64::from(source.samples.cost.cgroups)),
     },
     Family {
+        name: "mainstay_sample_cpu_seconds_total",
+        help: "Processor time that reading cgroups has taken",
+        kind: Kind::Counter,
+        write: |lines, source| lines.put(&[], number(source.samples.cost.cpu_micros) / 1e6),
+    },
+    Family {
         name: "mainstay_sample_duration_seconds",
         help: "How long the newest round of readings took",
         kind: Kind::Gauge,
@@ -317,6 +362,26 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, _| {
             if let Some(limit) = limit("Max open files") {
                 lines.put(&[], limit);
+            }
+        },
+    },
+    Family {
+        name: "process_network_receive_bytes_total",
+        help: "Number of bytes received by the process over the network.",
+        kind: Kind::Counter,
+        write: |lines, _| {
+            if let Some((received, _)) = network() {
+                lines.count(&[], received);
+            }
+        },
+    },
+    Family {
+        name: "process_network_transmit_bytes_total",
+        help: "Number of bytes sent by the process over the network.",
+        kind: Kind::Counter,
+        write: |lines, _| {
+            if let Some((_, sent)) = network() {
+                lines.count(&[], sent);
             }
         },
     },
@@ -361,6 +426,51 @@ pub(crate) const FAMILIES: &[Family] = &[
             }
         },
     },
+    Family {
+        name: "rest_client_request_duration_seconds",
+        help: "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            let Some((host, calls)) = source.counters.api.get() else { return };
+            for ([verb], times) in calls.times.all() {
+                lines.durations(&[("host", host), ("verb", verb)], times.read());
+            }
+        },
+    },
+    Family {
+        name: "rest_client_requests_total",
+        help: "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            let Some((host, calls)) = source.counters.api.get() else { return };
+            for (status, method, count) in calls.read() {
+                let code = status.map_or("<error>".to_owned(), |status| status.to_string());
+                lines.count(&[("code", &code), ("host", host), ("method", method)], count);
+            }
+        },
+    },
+    Family {
+        name: "storage_operation_duration_seconds",
+        help: "[BETA] Storage operation duration",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([operation, status, plugin], times) in source.counters.storage_work.all() {
+                let labels = [
+                    ("migrated", "false"),
+                    ("operation_name", operation),
+                    ("status", status),
+                    ("volume_plugin", plugin),
+                ];
+                lines.durations(&labels, times.read());
+            }
+        },
+    },
+    Family {
+        name: "volume_manager_total_volumes",
+        help: "[ALPHA] Number of volumes in Volume Manager",
+        kind: Kind::Gauge,
+        write: volumes,
+    },
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -393,6 +503,44 @@ fn pods(lines: &mut Lines<'_>, source: &Source<'_>, is_in: impl Fn(&str) -> bool
     }
     lines.count(&[("static", "")], others);
     lines.count(&[("static", "true")], static_pods);
+}
+
+/// Volumes of pods that shall run, and of those that have a sandbox, before which they are set up.
+fn volumes(lines: &mut Lines<'_>, source: &Source<'_>) {
+    let Some(snapshot) = source.snapshot else { return };
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for view in &snapshot.pods {
+        let ended = matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let is_up = snapshot.observed.pods.get(&view.uid).is_some_and(|pod| pod.ready_sandbox().is_some());
+        for volume in view.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let plugin = mainstay_podspec::volumes::plugin_name(volume);
+            if is_up {
+                *counts.entry((plugin, "actual_state_of_world")).or_default() += 1;
+            }
+            if !ended {
+                *counts.entry((plugin, "desired_state_of_world")).or_default() += 1;
+            }
+        }
+    }
+    for ((plugin, state), count) in counts {
+        lines.count(&[("plugin_name", plugin), ("state", state)], count);
+    }
+}
+
+/// Bytes that the machine's network (that of this process) received and sent, as Prometheus' own library counts them.
+fn network() -> Option<(u64, u64)> {
+    parse_network(&fs::read_to_string("/proc/self/net/netstat").ok()?)
+}
+
+/// Pairs of lines: names, then numbers.
+fn parse_network(text: &str) -> Option<(u64, u64)> {
+    let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let value = |wanted: &str| {
+        let at = names.split(' ').position(|name| name == wanted)?;
+        numbers.split(' ').nth(at)?.parse().ok()
+    };
+    Some((value("InOctets")?, value("OutOctets")?))
 }
 
 fn running_containers(lines: &mut Lines<'_>, source: &Source<'_>) {
@@ -552,6 +700,20 @@ mod tests {
             "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"} 1",
         ] {
             assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
+        }
+    }
+
+    #[test]
+    fn the_network_as_the_kernel_tells_of_it() {
+        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InMcastPkts InOctets OutOctets\nIpExt: 1 22 333\n";
+        assert_eq!(parse_network(text), Some((22, 333)));
+        for broken in [
+            "",
+            "IpExt: InOctets OutOctets\n",
+            "IpExt: InOctets OutOctets\nIpExt: 1\n",
+            "IpExt: a\nIpExt: 1\n",
+        ] {
+            assert_eq!(parse_network(broken), None, "{broken:?}");
         }
     }
 

@@ -90,6 +90,9 @@ impl ControlPlane {
         };
         let serving = authority.issue(&wish)?;
         let admin = authority.issue(&CertificateWish::client("admin", &["system:masters"]))?;
+        // As whom the API server hands requests on to others that serve a part of its API.
+        let front = Authority::new("front-proxy")?;
+        let handing_on = front.issue(&CertificateWish::client("front-proxy", &[]))?;
         let accounts = authority.issue(&CertificateWish::client("accounts", &[]))?;
         for (name, text) in [
             ("ca.crt", &authority.pem),
@@ -97,6 +100,9 @@ impl ControlPlane {
             ("server.key", &serving.key),
             ("admin.crt", &admin.certificate),
             ("admin.key", &admin.key),
+            ("front.crt", &front.pem),
+            ("front-client.crt", &handing_on.certificate),
+            ("front-client.key", &handing_on.key),
             ("accounts.crt", &accounts.certificate),
             ("accounts.key", &accounts.key),
         ] {
@@ -201,6 +207,15 @@ impl ControlPlane {
             format!("--kubelet-client-certificate={}", file("admin.crt")),
             format!("--kubelet-client-key={}", file("admin.key")),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            format!("--requestheader-client-ca-file={}", file("front.crt")),
+            format!("--proxy-client-cert-file={}", file("front-client.crt")),
+            format!("--proxy-client-key-file={}", file("front-client.key")),
+            "--requestheader-allowed-names=front-proxy".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            // To pods themselves: there is no kube-proxy.
+            "--enable-aggregator-routing=true".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             "--service-cluster-ip-range=10.255.0.0/24".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
@@ -249,6 +264,8 @@ impl ControlPlane {
             format!("--root-ca-file={}", file("ca.crt")),
             // What is written is acted upon at once, not when a machine has time for it.
             "--concurrent-deployment-syncs=2".to_owned(),
+            "--horizontal-pod-autoscaler-sync-period=5s".to_owned(),
+            "--horizontal-pod-autoscaler-initial-readiness-delay=5s".to_owned(),
         ]);
         self.controllers.push(spawn(&self.dir, "kube-controller-manager", &args)?);
         self.controllers.push(spawn(&self.dir, "kube-scheduler", &shared)?);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Programs of a private instance. Others that merely name its directory, such as a `tail` on its log, stay.
-const OURS: [&str; 9] = [
+const OURS: [&str; 11] = [
     "containerd",
     "mainstay",
     "kubelet",
@@ -18,6 +18,8 @@ const OURS: [&str; 9] = [
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
+    "metrics-server",
+    "prometheus",
 ];
 
 /// One process as it was seen; the start time tells it from a later one with the same number.

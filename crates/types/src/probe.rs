@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -134,6 +134,8 @@ pub struct ProbeLabels {
 pub struct ProbeSeries {
     successful: AtomicU64,
     failed: AtomicU64,
+    /// The last one failed.
+    is_failing: AtomicBool,
     buckets: [AtomicU64; PROBE_BUCKETS_SECONDS.len()],
     micros: AtomicU64,
 }
@@ -147,11 +149,13 @@ impl ProbeSeries {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
         self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.is_failing.store(false, Ordering::Relaxed);
         self.successful.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a failure.
     pub fn failed(&self) {
+        self.is_failing.store(true, Ordering::Relaxed);
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -166,6 +170,7 @@ impl ProbeSeries {
         ProbeNumbers {
             successful: self.successful.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
+            is_failing: self.is_failing.load(Ordering::Relaxed),
             buckets,
             total: Duration::from_micros(self.micros.load(Ordering::Relaxed)),
         }
@@ -179,6 +184,8 @@ pub struct ProbeNumbers {
     pub successful: u64,
     /// Failures.
     pub failed: u64,
+    /// The last one was a failure.
+    pub is_failing: bool,
     /// Successes that took at most as long as each of [`PROBE_BUCKETS_SECONDS`].
     pub buckets: [u64; PROBE_BUCKETS_SECONDS.len()],
     /// How long the successes took together.

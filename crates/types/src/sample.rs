@@ -281,6 +281,8 @@ pub enum SliceRole {
     Runtime,
     /// The rest of the machine (`systemCgroups`).
     Misc,
+    /// A service of the machine, for those who know it by an old document.
+    Service,
 }
 
 /// What a round of reading cost.
@@ -288,6 +290,8 @@ pub enum SliceRole {
 pub struct SampleCost {
     /// From its beginning to its end, in microseconds.
     pub micros: u64,
+    /// Processor time of all rounds so far, in microseconds.
+    pub cpu_micros: u64,
     /// Cgroups that were read.
     pub cgroups: u32,
     /// Cgroups that could not be read, other than those that had gone.

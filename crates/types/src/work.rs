@@ -1,8 +1,9 @@
 //! What parts of the node count of their own work, for `/metrics`. Cheap to count in from any task.
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -20,6 +21,13 @@ const PULLS: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
     2700.0, 3600.0,
 ];
+
+/// Upstream's for telling the API server of a pod's status.
+const STATUSES: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+/// Upstream's for work on volumes.
+const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+/// Upstream's for requests to the API server.
+const REQUESTS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 /// How long something took, by upper bounds.
 #[derive(Debug)]
@@ -154,6 +162,40 @@ impl Counter {
     }
 }
 
+/// Requests to the API server, as the client of one server counts them.
+#[derive(Debug)]
+pub struct ApiCalls {
+    /// By status (0 for those that had no answer) and method.
+    counts: Mutex<BTreeMap<(u16, &'static str), u64>>,
+    /// How long they took, by method.
+    pub times: ByLabels<Durations, 1>,
+}
+
+impl Default for ApiCalls {
+    fn default() -> Self {
+        Self { counts: Mutex::default(), times: ByLabels::new(|| Durations::new(REQUESTS)) }
+    }
+}
+
+impl ApiCalls {
+    /// Counts one.
+    pub fn add(&self, status: Option<u16>, method: &'static str, took: Duration) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((status.unwrap_or(0), method)).or_default() += 1;
+        drop(counts);
+        self.times.of([method]).observe(took);
+    }
+
+    /// All of them: status, method, how many.
+    pub fn read(&self) -> Vec<(Option<u16>, &'static str, u64)> {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts
+            .iter()
+            .map(|((status, method), count)| ((*status > 0).then_some(*status), *method, *count))
+            .collect()
+    }
+}
+
 /// What the node's parts count.
 #[derive(Debug)]
 pub struct NodeCounters {
@@ -183,6 +225,20 @@ pub struct NodeCounters {
     pub device_registrations: ByName<Counter>,
     /// How long it took until a container's devices were its own, by the resource.
     pub device_allocations: ByName<Durations>,
+    /// From the time that a pod was first seen to the first work on it.
+    pub worker_starts: Durations,
+    /// From a change of a pod's status to the API server's knowing it.
+    pub status_syncs: Durations,
+    /// How long work on cgroups took, by what it was.
+    pub cgroup_work: ByLabels<Durations, 1>,
+    /// How long work on volumes took, by what it was, how it ended and the kind of volume.
+    pub storage_work: ByLabels<Durations, 3>,
+    /// Streams of the runtime's events that were opened.
+    pub event_streams: Counter,
+    /// Those that could not be opened, or broke.
+    pub event_stream_errors: Counter,
+    /// The API server's address, and the requests to it; only where there is one.
+    pub api: OnceLock<(String, Arc<ApiCalls>)>,
 }
 
 impl Default for NodeCounters {
@@ -202,6 +258,13 @@ impl Default for NodeCounters {
             pulls: ByLabels::new(|| Durations::new(PULLS)),
             device_registrations: ByName::new(Counter::default),
             device_allocations: ByName::new(usual),
+            worker_starts: usual(),
+            status_syncs: Durations::new(STATUSES),
+            cgroup_work: ByLabels::new(usual),
+            storage_work: ByLabels::new(|| Durations::new(STORAGE)),
+            event_streams: Counter::default(),
+            event_stream_errors: Counter::default(),
+            api: OnceLock::new(),
         }
     }
 }
@@ -260,6 +323,16 @@ mod tests {
         let found: Vec<_> =
             counters.containers.all().iter().map(|(labels, it)| (labels[0], it.get())).collect();
         assert_eq!(found, [("container", 2), ("init_container", 1)]);
+    }
+
+    #[test]
+    fn requests_by_status_and_method() {
+        let calls = ApiCalls::default();
+        for status in [Some(200), None, Some(200)] {
+            calls.add(status, "GET", Duration::from_millis(3));
+        }
+        assert_eq!(calls.read(), [(None, "GET", 1), (Some(200), "GET", 2)]);
+        assert_eq!(calls.times.of(["GET"]).read().count, 3);
     }
 
     #[test]

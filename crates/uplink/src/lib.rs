@@ -26,7 +26,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use mainstay_apiserver::{Client, Rate};
 use mainstay_snapshot::{EventReader, SnapshotReader};
 use mainstay_task::TaskGroup;
-use mainstay_types::ApiPods;
+use mainstay_types::{ApiPods, NodeCounters};
 use tokio::sync::watch;
 
 /// What the node tells of itself, and how often.
@@ -34,6 +34,8 @@ use tokio::sync::watch;
 pub struct UplinkConfig {
     /// The API server.
     pub client: Client,
+    /// What is counted for `/metrics`.
+    pub counters: Arc<NodeCounters>,
     /// The node's name.
     pub node_name: Arc<str>,
     /// `registerNode`: make the Node object if there is none.

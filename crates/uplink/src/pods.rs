@@ -18,7 +18,7 @@ use k8s_openapi::{
 use mainstay_apiserver::{ApiError, Client, Patch, Scope};
 use mainstay_lifecycle::{status_digest, status_patch};
 use mainstay_snapshot::SnapshotReader;
-use mainstay_types::{ApiPods, NodeSnapshot, PodUid, PodView};
+use mainstay_types::{ApiPods, NodeCounters, NodeSnapshot, PodUid, PodView};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -47,7 +47,9 @@ pub(crate) async fn run(
         client: config.client.clone(),
         owner,
         told: HashMap::new(),
+        changed: HashMap::new(),
         digests: HashMap::new(),
+        counters: Arc::clone(&config.counters),
         turns: Turns::new(),
     };
     let mut under_way = FuturesUnordered::new();
@@ -117,6 +119,9 @@ struct Teller {
     told: HashMap<PodUid, Told>,
     /// Digests of statuses, by UID, while the status is the same value.
     digests: HashMap<PodUid, (Arc<PodStatus>, u64)>,
+    /// Since when there is something to tell, by UID.
+    changed: HashMap<PodUid, Instant>,
+    counters: Arc<NodeCounters>,
     turns: Turns,
 }
 
@@ -125,6 +130,7 @@ impl Teller {
         self.told.retain(|uid, _| api.pods.contains_key(uid));
         let current: HashSet<&PodUid> = snapshot.pods.iter().map(|view| &view.uid).collect();
         self.digests.retain(|uid, _| current.contains(uid));
+        self.changed.retain(|uid, _| current.contains(uid));
         let mut locals = Vec::with_capacity(snapshot.pods.len());
         for view in &snapshot.pods {
             let digest = self.digest(view);
@@ -140,6 +146,10 @@ impl Teller {
             return *digest;
         }
         let digest = status_digest(&view.status);
+        // From the first of several changes on, as upstream counts.
+        if self.digests.get(&view.uid).is_none_or(|(_, before)| *before != digest) {
+            self.changed.entry(view.uid.clone()).or_insert_with(Instant::now);
+        }
         self.digests.insert(view.uid.clone(), (Arc::clone(&view.status), digest));
         digest
     }
@@ -150,7 +160,10 @@ impl Teller {
         match result {
             Ok(answer) => {
                 match step {
-                    Step::Patch { uid, digest, .. } => {
+                    Step::Patch { uid, digest, view } => {
+                        if let Some(since) = self.changed.remove(&view.uid) {
+                            self.counters.status_syncs.observe(now.duration_since(since));
+                        }
                         self.turns.succeeded(target, None, now);
                         let answer = answer.unwrap_or_default();
                         let version = answer.metadata.resource_version.as_deref();

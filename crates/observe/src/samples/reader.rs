@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use mainstay_types::{
     ContainerName, ContainerPhase, ContainerSample, FullName, NetworkSample, ObservedPod, PodSamples, PodUid,
     Sample, SampleCost, Samples, SandboxSample, SliceRole, SliceSample,
 };
+use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
 /// The process whose network is the machine's.
@@ -91,6 +92,12 @@ impl Wanted {
     }
 }
 
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// Keeps cgroups open between readings.
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -99,6 +106,7 @@ pub(super) struct Reader {
     buffer: Vec<u8>,
     root: Option<Cgroup>,
     slices: Vec<Slice>,
+    services: Option<CgroupPath>,
     pods: HashMap<PodUid, Box<Open>>,
     disks: Arc<HashMap<(u32, u32), Arc<str>>>,
 }
@@ -123,7 +131,12 @@ struct Open {
 }
 
 impl Reader {
-    pub(super) fn new(names: CgroupNames, hierarchy: Cgroups, slices: Vec<(SliceRole, CgroupPath)>) -> Self {
+    pub(super) fn new(
+        names: CgroupNames,
+        hierarchy: Cgroups,
+        slices: Vec<(SliceRole, CgroupPath)>,
+        services: Option<CgroupPath>,
+    ) -> Self {
         // Pods without requests or limits of their own, and those with: those with both have no class of their own.
         let classes =
             [QosClass::BestEffort, QosClass::Burstable].map(|class| (SliceRole::Class, names.class(class)));
@@ -133,13 +146,13 @@ impl Reader {
             .map(|(role, path)| Slice { role, name: name_of(&path), path, open: None })
             .collect();
         let (root, pods, disks) = (None, HashMap::new(), Arc::default());
-        Self { names, hierarchy, buffer: Vec::new(), root, slices, pods, disks }
+        Self { names, hierarchy, buffer: Vec::new(), root, slices, services, pods, disks }
     }
 
     /// Reads the wanted pods, all of them or only those with a container that has not been read yet. Parents before
     /// children: the kernel then has the sums at hand.
     pub(super) fn read(&mut self, wanted: &[Wanted], all: bool, before: &Samples) -> Samples {
-        let begun = Instant::now();
+        let (begun, cpu_begun) = (Instant::now(), thread_time());
         let mut cost = SampleCost::default();
         let uids: HashSet<&PodUid> = wanted.iter().map(|pod| &pod.uid).collect();
         self.pods.retain(|uid, _| uids.contains(uid));
@@ -173,10 +186,43 @@ impl Reader {
         samples.disks = Arc::clone(&self.disks);
         cost.micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         samples.cost = if all { cost } else { before.cost };
+        // Those of pods that have just come cost as well.
+        let cpu = thread_time().saturating_sub(cpu_begun);
+        samples.cost.cpu_micros = before.cost.cpu_micros + u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
         samples
     }
 
+    /// Services come and go by themselves.
+    fn find_services(&mut self) {
+        let Some(above) = &self.services else { return };
+        let names = self.hierarchy.children(above);
+        let is_there = |name: &str| names.iter().any(|it| it == name);
+        let below = |slice: &Slice| {
+            slice
+                .path
+                .as_str()
+                .strip_prefix(above.as_str())
+                .and_then(|rest| rest.strip_prefix('/'))
+                .map(str::to_owned)
+        };
+        self.slices.retain(|slice| {
+            slice.role != SliceRole::Service || below(slice).is_some_and(|name| is_there(&name))
+        });
+        let known: HashSet<String> = self.slices.iter().filter_map(below).collect();
+        let new = names.iter().filter(|name| !known.contains(*name));
+        let new: Vec<CgroupPath> =
+            new.filter_map(|name| CgroupPath::parse(&format!("{}/{name}", above.as_str())).ok()).collect();
+        let new = new.into_iter().map(|path| Slice {
+            role: SliceRole::Service,
+            name: name_of(&path),
+            path,
+            open: None,
+        });
+        self.slices.extend(new);
+    }
+
     fn read_slices(&mut self, cost: &mut SampleCost) -> Vec<SliceSample> {
+        self.find_services();
         let mut found = Vec::with_capacity(self.slices.len());
         for slice in &mut self.slices {
             if slice.open.is_none() {
@@ -378,6 +424,63 @@ mod tests {
         }
     }
 
+    /// Ten thousand cgroups, a tenth of which vanish in between: the rest is read, and no more files are open than cgroups.
+    #[test]
+    fn ten_thousand_cgroups() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const PODS: usize = 3333;
+        // Each is a descriptor; mainstay asks for as many as it may have, too.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
+        cgroup(dir.path(), 100);
+        let mut pods = Vec::new();
+        for number in 0..PODS {
+            let uid = format!("u{number}");
+            let pod = dir.path().join(format!("kubepods/burstable/pod{uid}"));
+            for place in [pod.clone(), pod.join("s1"), pod.join("c1")] {
+                cgroup(&place, 1 + number as u64);
+            }
+            pods.push(Wanted { uid: uid.as_str().into(), ..wanted(&["c1"]) });
+        }
+        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
+        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), None);
+        let first = reader.read(&pods, true, &Samples::default());
+        assert_eq!((first.pods.len(), first.cost.failed), (PODS, 0));
+        assert_eq!(first.cost.cgroups as usize, 1 + PODS * 3);
+        assert!(first.cost.cpu_micros > 0);
+        for number in (0..PODS).step_by(10) {
+            fs::remove_dir_all(dir.path().join(format!("kubepods/burstable/podu{number}"))).unwrap();
+        }
+        let second = reader.read(&pods, true, &first);
+        assert_eq!(second.pods.len(), PODS - PODS.div_ceil(10), "what is there is served");
+        assert_eq!(second.cost.failed, 0, "to vanish is no failure");
+        assert!(second.cost.cpu_micros > first.cost.cpu_micros);
+    }
+
+    #[test]
+    fn services_are_read_while_they_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
+        cgroup(dir.path(), 100);
+        let slice = dir.path().join("system.slice");
+        cgroup(&slice, 10);
+        cgroup(&slice.join("a.service"), 1);
+        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
+        let services = CgroupPath::parse("/system.slice").ok();
+        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), services);
+        let found = |samples: &Samples| -> Vec<String> {
+            let services = samples.slices.iter().filter(|slice| slice.role == SliceRole::Service);
+            services.map(|slice| slice.cgroup.to_string()).collect()
+        };
+        let first = reader.read(&[], true, &Samples::default());
+        assert_eq!(found(&first), ["/system.slice/a.service"]);
+        cgroup(&slice.join("b.service"), 1);
+        fs::remove_dir_all(slice.join("a.service")).unwrap();
+        assert_eq!(found(&reader.read(&[], true, &first)), ["/system.slice/b.service"]);
+    }
+
     #[test]
     fn pods_and_what_is_in_them_are_read_until_they_go() {
         let dir = tempfile::tempdir().unwrap();
@@ -388,7 +491,7 @@ mod tests {
         cgroup(&pod.join("s1"), 10);
         cgroup(&pod.join("c1"), 20);
         let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
-        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new());
+        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), None);
         let first = reader.read(&[wanted(&["c1"])], true, &Samples::default());
         assert_eq!(first.root.as_ref().unwrap().cpu.usage_ns, 100_000);
         assert_eq!((first.cost.cgroups, first.cost.failed, first.generation), (4, 0, 1));

@@ -65,6 +65,24 @@ pub(super) fn plugin(volume: &Volume) -> Option<&'static str> {
     .find_map(|(plugin, present)| present.then_some(plugin))
 }
 
+/// The plugin of a volume as metrics label it; empty for kinds that are not supported.
+#[must_use]
+pub fn plugin_name(volume: &Volume) -> &'static str {
+    [
+        ("kubernetes.io/empty-dir", volume.empty_dir.is_some()),
+        ("kubernetes.io/configmap", volume.config_map.is_some()),
+        ("kubernetes.io/secret", volume.secret.is_some()),
+        ("kubernetes.io/downward-api", volume.downward_api.is_some()),
+        ("kubernetes.io/projected", volume.projected.is_some()),
+        ("kubernetes.io/host-path", volume.host_path.is_some()),
+        ("kubernetes.io/nfs", volume.nfs.is_some()),
+        ("kubernetes.io/image", volume.image.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(plugin, present)| present.then_some(plugin))
+    .unwrap_or_default()
+}
+
 /// The path at which a volume's contents are found on the host; `None` for images and kinds that are not supported.
 #[must_use]
 pub fn volume_path(pod_dir: &Path, volume: &Volume) -> Option<PathBuf> {

@@ -208,3 +208,78 @@ fn where_nothing_ran_the_last_reading_holds() {
         assert_eq!(cgroup.read(at(240), &mut Vec::new()), Err(ReadError::Gone), "v2: {v2}");
     }
 }
+
+/// A cgroup of the unified hierarchy with some files, and a way to read it.
+fn one(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroup) {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")]);
+    write(&dir.path().join("pod1"), files);
+    let hierarchy = Cgroups::open(dir.path()).unwrap();
+    let cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+    (dir, cgroup)
+}
+
+#[test]
+fn files_that_vanish_after_the_cgroup_was_opened() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let files = [("cpu.stat", "usage_usec 30\n"), ("memory.current", "10\n"), ("memory.stat", "anon 5\n")];
+    // Whatever is gone, nobody panics: the cgroup is read without it, or is gone itself.
+    for gone in ["cpu.stat", "memory.current", "memory.stat", "."] {
+        let (dir, mut cgroup) = one(&files);
+        let mut buffer = Vec::new();
+        cgroup.read(at(0), &mut buffer).unwrap();
+        let path = dir.path().join("pod1").join(gone);
+        if gone == "." {
+            fs::remove_dir_all(path).unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
+        }
+        let found = cgroup.read(at(10), &mut buffer);
+        match gone {
+            "cpu.stat" | "." => assert!(found.is_err(), "{gone}: {found:?}"),
+            _ => assert!(found.is_ok_and(|sample| sample.cpu.usage_ns == 30_000), "{gone}"),
+        }
+    }
+}
+
+#[test]
+fn counters_that_go_back_and_absurd_values() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let (dir, mut cgroup) = one(&[("cpu.stat", "usage_usec 5000000\n")]);
+    let mut buffer = Vec::new();
+    cgroup.read(at(0), &mut buffer).unwrap();
+    let mut set = |usage: &str, second: i64| {
+        write(&dir.path().join("pod1"), &[("cpu.stat", &format!("usage_usec {usage}\n"))]);
+        cgroup.read(at(second), &mut buffer).unwrap()
+    };
+    assert_eq!(set("6000000", 1).nano_cores, Some(1_000_000_000));
+    let back = set("1000", 2);
+    assert!(back.nano_cores.is_none_or(|cores| cores == 0), "less than nothing is not used: {back:?}");
+    for (second, absurd) in
+        ["18446744073709551615", "-1", "99999999999999999999999999", "", "NaN", "0x10", "1e9"]
+            .into_iter()
+            .enumerate()
+    {
+        let second = i64::try_from(second).unwrap();
+        let found = set(absurd, 10 + second);
+        // Two billion cores are more than any machine has; nothing wraps around.
+        assert!(found.nano_cores.is_none_or(|cores| cores <= u64::MAX / 2), "{absurd}: {found:?}");
+        // A clock that goes back as well.
+        let earlier = set("7000000", 1);
+        assert!(earlier.nano_cores.is_none_or(|cores| cores <= u64::MAX / 2), "{absurd}: {earlier:?}");
+    }
+    let absurd = "18446744073709551615\n";
+    let (_dir, mut cgroup) = one(&[
+        ("cpu.stat", "usage_usec 1\nthrottled_usec 18446744073709551615\n"),
+        ("cpu.max", "18446744073709551615 0\n"),
+        ("cpu.weight", "18446744073709551615\n"),
+        ("memory.current", "5\n"),
+        ("memory.max", absurd),
+        ("memory.swap.max", "-7\n"),
+        ("memory.stat", "anon 18446744073709551615\ninactive_file 18446744073709551615\nfile\n \n"),
+        ("io.stat", "4294967295:4294967296 rbytes=18446744073709551615\n:::\n8:0\n"),
+        ("pids.current", "-3\n"),
+    ]);
+    let found = cgroup.read(at(1), &mut Vec::new()).unwrap();
+    assert_eq!(found.memory.map(|memory| memory.working_set), Some(0), "never below nothing");
+}

@@ -15,6 +15,56 @@ fn word(kind: Kind) -> &'static str {
     }
 }
 
+/// Every name of a metric in the documents that the project was made from.
+const SEEDS: &[&str] = &[
+    "container_cpu_load_average_10s",
+    "container_cpu_usage_seconds_total",
+    "container_fs_usage_bytes",
+    "container_fs_write_seconds_total",
+    "container_memory_max_usage_bytes",
+    "container_memory_usage_bytes",
+    "container_memory_working_set_bytes",
+    "container_name",
+    "container_spec_cpu_quota",
+    "go_memstats_alloc_bytes",
+    "http_request_duration_microseconds",
+    "kubelet_cgroup_manager_latency_microseconds",
+    "kubelet_container_log_filesystem_used_bytes",
+    "kubelet_docker_operations_duration_seconds",
+    "kubelet_runtime_operations_duration_seconds",
+    "kubelet_volume_stats_used_bytes",
+    "machine_cpu_cores",
+    "machine_memory_bytes",
+    "node_cpu_usage_seconds_total",
+    "node_memory_working_set_bytes",
+    "pod_info_endpoint_errors_get",
+    "pod_info_endpoint_requests_get",
+    "pod_info_endpoint_requests_list",
+    "pod_info_endpoint_requests_total",
+    "pod_name",
+    "pod_resources_endpoint_errors_get_allocatable",
+    "pod_resources_endpoint_errors_list",
+    "pod_resources_endpoint_requests_get_allocatable",
+    "pod_resources_endpoint_requests_list",
+    "pod_resources_endpoint_requests_total",
+    "pod_resources_info_requests_get",
+    "prober_probe_result",
+    "scrape_error",
+    "storage_operation_duration_seconds",
+];
+
+#[test]
+fn the_page_tells_the_fate_of_every_old_name() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (_, table) = page.split_once("## Names in old documents").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).collect();
+    let untold: Vec<_> =
+        SEEDS.iter().filter(|name| !rows.iter().any(|row| row.contains(&format!("`{name}`")))).collect();
+    assert!(untold.is_empty(), "{untold:?}");
+}
+
 #[test]
 fn the_page_about_metrics_names_every_family() {
     let mut list = String::new();

@@ -348,7 +348,7 @@ impl<'a> Container<'a> {
             SliceRole::Kubelet => ("kubelet", parts.process_start),
             SliceRole::Runtime => ("runtime", slice.sample.made_at),
             SliceRole::Misc => ("misc", slice.sample.made_at),
-            SliceRole::Class => return None,
+            SliceRole::Class | SliceRole::Service => return None,
         };
         Some(Self {
             name,
