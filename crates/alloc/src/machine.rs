@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::CpuSet;
+use crate::{CpuSet, NodeMask};
 
 /// Where one CPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,17 @@ impl Machine {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.count(|cpu| cpu.node)
+    }
+
+    /// The NUMA nodes that have CPUs.
+    #[must_use]
+    pub fn node_mask(&self) -> NodeMask {
+        self.cpus.values().map(|cpu| cpu.node).collect()
+    }
+
+    /// Where all CPUs are.
+    pub fn places(&self) -> impl Iterator<Item = (u32, &Cpu)> {
+        self.cpus.iter().map(|(cpu, place)| (*cpu, place))
     }
 
     /// CPUs of a core, on the average of whole numbers; 1 of an empty machine.
