@@ -4,18 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{CpuSet, NodeMask};
 
-/// Where one CPU is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cpu {
-    /// The lowest CPU of its core, which is unique over sockets.
-    pub core: u32,
-    /// Socket.
-    pub socket: u32,
-    /// NUMA node.
-    pub node: u32,
-    /// The last cache that some cores share; the socket where there is none.
-    pub cache: u32,
-}
+pub use mainstay_types::CpuPlace as Cpu;
 
 /// The CPUs of a machine that are online.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

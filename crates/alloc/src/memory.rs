@@ -57,7 +57,9 @@ pub(crate) type Blocks = BTreeMap<String, BTreeMap<String, Vec<Block>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// No nodes have so much.
-    #[error("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")]
+    #[error(
+        "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+    )]
     NoNodes,
     /// Those that have are not as few as could be, and only that would do.
     #[error("[memorymanager] failed to find the default preferred hint")]
@@ -83,7 +85,8 @@ pub struct MemoryMachine {
 impl MemoryMachine {
     fn tables(&self) -> BTreeMap<u32, MemoryNode> {
         let node = |(node, types): (&u32, &BTreeMap<String, (u64, u64)>)| {
-            let huge: u64 = types.iter().filter(|(kind, _)| *kind != "memory").map(|(_, (total, _))| *total).sum();
+            let huge: u64 =
+                types.iter().filter(|(kind, _)| *kind != "memory").map(|(_, (total, _))| *total).sum();
             let table = |(kind, (total, system_reserved)): (&String, &(u64, u64))| {
                 let mut allocatable = total.saturating_sub(*system_reserved);
                 if kind == "memory" {
@@ -153,10 +156,13 @@ impl MemoryStatic {
     }
 
     fn can_hold(&self, block: &Block) -> bool {
-        let known = block.nodes.iter().all(|node| {
-            self.nodes.get(&node).is_some_and(|node| node.tables.contains_key(&block.kind))
-        });
-        !block.nodes.is_empty() && known && self.sum(block.nodes, &block.kind, |table| table.free) >= block.bytes
+        let known = block
+            .nodes
+            .iter()
+            .all(|node| self.nodes.get(&node).is_some_and(|node| node.tables.contains_key(&block.kind)));
+        !block.nodes.is_empty()
+            && known
+            && self.sum(block.nodes, &block.kind, |table| table.free) >= block.bytes
     }
 
     /// The nodes as they are now.
@@ -186,8 +192,8 @@ impl MemoryStatic {
         }
         if let Some(held) = self.of(uid, container) {
             // What it has it keeps; what it has of another size cannot be kept.
-            let same = held.len() == asked.len()
-                && held.iter().all(|block| asked.contains_key(block.kind.as_str()));
+            let same =
+                held.len() == asked.len() && held.iter().all(|block| asked.contains_key(block.kind.as_str()));
             let hint = |block: &Block| Some(vec![Hint { nodes: Some(block.nodes), preferred: true }]);
             return if same { held.iter().map(hint).collect() } else { vec![Some(Vec::new())] };
         }
@@ -222,7 +228,9 @@ impl MemoryStatic {
             }
         };
         let mut nodes = best.nodes.unwrap_or_default();
-        if asked.iter().any(|(kind, bytes)| self.sum(nodes, kind, |table| table.free) + self.left(uid, nodes, kind) < *bytes) {
+        if asked.iter().any(|(kind, bytes)| {
+            self.sum(nodes, kind, |table| table.free) + self.left(uid, nodes, kind) < *bytes
+        }) {
             let larger: Vec<Hint> = self.possible(uid, &asked);
             let larger: Vec<Hint> =
                 larger.into_iter().filter(|it| it.nodes.is_some_and(|it| nodes.is_within(it))).collect();
@@ -257,17 +265,34 @@ impl MemoryStatic {
         Ok(())
     }
 
+    /// Takes back what some of a pod's containers hold.
+    pub fn take_back(&mut self, uid: &str, containers: &[String]) {
+        self.passing.remove(uid);
+        if let Some(held) = self.entries.get_mut(uid) {
+            held.retain(|name, _| !containers.contains(name));
+            if held.is_empty() {
+                self.entries.remove(uid);
+            }
+        }
+        self.count_anew();
+    }
+
     /// Takes back what a pod holds. Whether that was anything.
     pub fn release(&mut self, uid: &str) -> bool {
         self.passing.remove(uid);
         let Some(containers) = self.entries.remove(uid) else { return false };
+        self.count_anew();
+        !containers.is_empty()
+    }
+
+    fn count_anew(&mut self) {
         // What is left is what the others hold: counted anew, there is no way to give back too much or too little.
         self.nodes = self.machine.tables();
-        let others: Vec<Block> = self.entries.values().flat_map(BTreeMap::values).flatten().cloned().collect();
+        let others: Vec<Block> =
+            self.entries.values().flat_map(BTreeMap::values).flatten().cloned().collect();
         for block in others {
             self.reserve(block.nodes, &block.kind, block.bytes);
         }
-        !containers.is_empty()
     }
 
     /// Takes back what pods hold that are not among these. Whether that was anything.
@@ -302,7 +327,10 @@ impl MemoryStatic {
 
     /// Whether nodes may serve together: those that serve already serve just this group.
     fn may_group(&self, nodes: NodeMask) -> bool {
-        nodes.iter().filter_map(|node| self.nodes.get(&node)).all(|node| node.assignments == 0 || node.cells == nodes)
+        nodes
+            .iter()
+            .filter_map(|node| self.nodes.get(&node))
+            .all(|node| node.assignments == 0 || node.cells == nodes)
     }
 
     fn sum(&self, nodes: NodeMask, kind: &str, of: impl Fn(&MemoryTable) -> u64) -> u64 {

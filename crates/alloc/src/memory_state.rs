@@ -107,7 +107,10 @@ impl MemoryState {
             size: block.bytes,
         };
         let containers = |containers: &BTreeMap<String, Vec<Block>>| -> BTreeMap<String, Vec<Entry>> {
-            containers.iter().map(|(name, blocks)| (name.clone(), blocks.iter().map(entry).collect())).collect()
+            containers
+                .iter()
+                .map(|(name, blocks)| (name.clone(), blocks.iter().map(entry).collect()))
+                .collect()
         };
         Data {
             policy_name: self.policy.clone(),
@@ -246,6 +249,9 @@ mod tests {
         };
         let text = state.to_text();
         assert_eq!(MemoryState::from_text(&text).unwrap(), state);
-        assert!(text.contains(r#""entries":{"u":{"c":[{"numaAffinity":[0],"type":"memory","size":3}]}}"#), "{text}");
+        assert!(
+            text.contains(r#""entries":{"u":{"c":[{"numaAffinity":[0],"type":"memory","size":3}]}}"#),
+            "{text}"
+        );
     }
 }

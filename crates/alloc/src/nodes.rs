@@ -109,10 +109,7 @@ mod tests {
     fn all_sets_small_ones_first() {
         let all: Vec<Vec<u32>> =
             mask(&[0, 2, 5]).all_within().into_iter().map(|set| set.iter().collect()).collect();
-        assert_eq!(
-            all,
-            [vec![0], vec![2], vec![5], vec![0, 2], vec![0, 5], vec![2, 5], vec![0, 2, 5]]
-        );
+        assert_eq!(all, [vec![0], vec![2], vec![5], vec![0, 2], vec![0, 5], vec![2, 5], vec![0, 2, 5]]);
         assert_eq!(mask(&[]).all_within(), []);
         assert_eq!((0..16).collect::<NodeMask>().all_within().len(), (1 << 16) - 1);
         let many: NodeMask = (0..64).collect();

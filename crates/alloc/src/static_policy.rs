@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    CpuSet, CpuState, Hint, Hints, Machine, NodeMask, NotEnough, Packing, state::Entries, take, topology::prefer,
+    CpuSet, CpuState, Hint, Hints, Machine, NodeMask, NotEnough, Packing, state::Entries, take,
+    topology::prefer,
 };
 
 /// `cpuManagerPolicyOptions`.
@@ -166,14 +167,19 @@ impl Static {
                     by_cache: self.options.by_cache,
                     spread: self.options.spread,
                     over_nodes: self.options.over_nodes.then_some(group),
+                    by_socket: self.options.by_socket,
                 };
                 let aligned = near.map(|nodes| self.aligned(&free, nodes)).unwrap_or_default();
-                let first = take(&self.machine, &aligned, aligned.len().min(count), packing)?;
-                let rest = take(&self.machine, &(&free - &first), count - first.len(), packing).map_err(
-                    // What is missing is missing of all, not of the rest.
-                    |_| NotEnough { requested: count, available: free.len() },
-                )?;
-                let cpus = &first | &rest;
+                // What the pod holds already comes first: it must not hold more than it asks for at one time.
+                let mut cpus = CpuSet::default();
+                for pool in [&(&aligned & &passing), &aligned, &passing, &free] {
+                    let left = pool - &cpus;
+                    let missing = (count - cpus.len()).min(left.len());
+                    cpus = &cpus | &take(&self.machine, &left, missing, packing)?;
+                }
+                if cpus.len() < count {
+                    return Err(NotEnough { requested: count, available: free.len() }.into());
+                }
                 self.hold(uid, container, cpus.clone());
                 cpus
             }
@@ -238,7 +244,8 @@ impl Static {
     /// or not.
     fn possible(&self, free: &CpuSet, passing: &CpuSet, count: usize) -> Vec<Hint> {
         let (all, nodes) = (self.machine.all(), self.machine.node_mask());
-        let of = |set: &CpuSet, nodes: NodeMask| self.machine.within(set, |cpu| nodes.contains(cpu.node)).len();
+        let of =
+            |set: &CpuSet, nodes: NodeMask| self.machine.within(set, |cpu| nodes.contains(cpu.node)).len();
         let free = &(free - passing);
         let mut least = nodes.len();
         let mut masks = Vec::new();
@@ -273,6 +280,12 @@ impl Static {
     /// Puts down what a container that runs has.
     pub fn adopt(&mut self, uid: &str, container: &str, cpus: CpuSet) {
         self.hold(uid, container, cpus);
+    }
+
+    /// `full-pcpus-only`.
+    #[must_use]
+    pub const fn takes_whole_cores(&self) -> bool {
+        self.options.whole_cores
     }
 
     /// Where each CPU is.
@@ -361,138 +374,4 @@ impl Static {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::Cpu;
-
-    fn set(text: &str) -> CpuSet {
-        text.parse().unwrap()
-    }
-
-    /// One socket, four cores of two.
-    fn small() -> Machine {
-        Machine::new((0..8).map(|cpu| (cpu, Cpu { core: cpu % 4, socket: 0, node: 0, cache: 0 })).collect())
-    }
-
-    /// Two sockets, three cores of two; even CPUs on the first.
-    fn two_sockets() -> Machine {
-        let place = |cpu| Cpu { core: cpu % 6, socket: cpu % 2, node: cpu % 2, cache: cpu % 2 };
-        Machine::new((0..12).map(|cpu| (cpu, place(cpu))).collect())
-    }
-
-    #[test]
-    fn reserved_cpus_are_shared_and_not_given_out() {
-        let mut cpus = Static::new(small(), set("0"), Options::default());
-        assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("0-7")));
-        assert_eq!(cpus.assign("p", "c", 1, Use::Lasting, None).unwrap(), set("4"));
-        assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("0-3,5-7")));
-        let error = cpus.assign("q", "c", 8, Use::Lasting, None).unwrap_err().to_string();
-        assert_eq!(error, "not enough cpus available to satisfy request: requested=8, available=6");
-        let strict = Options { strict_reservation: true, ..Options::default() };
-        let mut cpus = Static::new(small(), set("0"), strict);
-        assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("1-7")));
-        cpus.assign("p", "c", 2, Use::Lasting, None).unwrap();
-        cpus.keep_only(|_| false);
-        assert_eq!(cpus.shared().clone(), set("1-7"));
-    }
-
-    #[test]
-    fn whole_cores_or_nothing() {
-        let options = Options { whole_cores: true, ..Options::default() };
-        let mut cpus = Static::new(small(), set("0"), options);
-        let error = cpus.assign("p", "c", 1, Use::Lasting, None).unwrap_err().to_string();
-        assert_eq!(error, "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2");
-        let mut cpus = Static::new(two_sockets(), set("1,6"), options);
-        let error = cpus.assign("p", "c", 10, Use::Lasting, None).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 8, requested CPUs = 10, CPUs per core = 2"
-        );
-        let mut cpus = Static::new(two_sockets(), set("0,6"), options);
-        assert_eq!(cpus.assign("p", "c", 10, Use::Lasting, None).unwrap(), set("1-5,7-11"));
-    }
-
-    #[test]
-    fn init_containers_pass_their_cpus_on_and_sidecars_do_not() {
-        let mut cpus = Static::new(small(), set("0"), Options::default());
-        let init = cpus.assign("p", "init", 4, Use::Passing, None).unwrap();
-        let sidecar = cpus.assign("p", "side", 2, Use::Lasting, None).unwrap();
-        assert!((&sidecar - &init).is_empty(), "taken over from an init container");
-        let app = cpus.assign("p", "app", 2, Use::Lasting, None).unwrap();
-        assert!((&app - &init).is_empty() && (&app & &sidecar).is_empty());
-        assert_eq!(cpus.shared().len(), 4);
-        let other = cpus.assign("q", "c", 3, Use::Lasting, None).unwrap();
-        assert!((&other & &init).is_empty(), "of another pod nothing is passed on");
-        assert_eq!(cpus.assign("p", "app", 2, Use::Lasting, None).unwrap(), app, "asked again, the same");
-        cpus.keep_only(|uid| uid == "q");
-        assert_eq!(cpus.shared().clone(), &set("0-7") - &other);
-    }
-
-    #[test]
-    fn a_restart_changes_nothing_and_what_cannot_be_is_told() {
-        let options = Options::default();
-        let mut cpus = Static::new(small(), set("0"), options);
-        cpus.assign("p", "c", 3, Use::Lasting, None).unwrap();
-        let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
-        let strict = Options { whole_cores: true, ..options };
-        let (again, problems) = Static::restore(small(), set("0"), strict, &state);
-        assert_eq!(
-            (again.state(), problems),
-            (state, Vec::new()),
-            "even where today's options would not give them"
-        );
-        let mut state = CpuState { policy: "static".to_owned(), ..CpuState::default() };
-        for (uid, name, held) in [("a", "c", "1-2"), ("a", "d", "2"), ("b", "c", "2-3"), ("c", "c", "7-8")] {
-            state.entries.entry(uid.to_owned()).or_default().insert(name.to_owned(), set(held));
-        }
-        let (healed, problems) = Static::restore(small(), set("0"), options, &state);
-        assert_eq!(healed.shared().clone(), set("0,3-7"));
-        assert_eq!(
-            problems,
-            [
-                "container c of pod b held CPUs 2-3, of which 2 are another pod's",
-                "container c of pod c held CPUs 7-8, of which 8 are not online any more",
-            ]
-        );
-    }
-
-    proptest! {
-        /// Any order of admissions, ends and restarts: no CPU has two owners, nothing reserved is given out, and all comes back.
-        #[test]
-        fn nothing_is_lost(steps in proptest::collection::vec((0_u8..6, 0_usize..5, any::<bool>(), 0_u8..8), 1..60), strict in any::<bool>()) {
-            let options = Options { strict_reservation: strict, ..Options::default() };
-            let mut cpus = Static::new(two_sockets(), set("0"), options);
-            let whole = cpus.shared().clone();
-            for (pod, count, passing, what) in steps {
-                let uid = format!("pod-{pod}");
-                match what {
-                    0 => { cpus.keep_only(|other| other != uid); }
-                    1 => {
-                        let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
-                        let (again, problems) = Static::restore(two_sockets(), set("0"), options, &state);
-                        prop_assert_eq!(problems, Vec::<String>::new());
-                        prop_assert_eq!(again.state(), cpus.state());
-                        cpus = again;
-                    }
-                    container => {
-                        let of = if passing { Use::Passing } else { Use::Lasting };
-                        let before = cpus.state();
-                        if cpus.assign(&uid, &format!("c{container}"), count, of, None).is_err() {
-                            prop_assert_eq!(cpus.state(), before);
-                        }
-                    }
-                }
-                let state = cpus.state();
-                let pods: Vec<CpuSet> = state.entries.values()
-                    .map(|sets| sets.values().flat_map(CpuSet::iter).collect()).collect();
-                let held: usize = pods.iter().map(CpuSet::len).sum();
-                prop_assert_eq!(held + state.default.len(), whole.len(), "each CPU has one owner");
-                prop_assert!(pods.iter().all(|pod| !pod.contains(0)));
-            }
-            cpus.keep_only(|_| false);
-            prop_assert_eq!(cpus.shared(), &whole);
-        }
-    }
-}
+mod tests;

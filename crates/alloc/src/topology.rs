@@ -127,9 +127,10 @@ impl Topology {
         // Nobody can do with fewer than this.
         let least = |list: &Vec<Hint>| list.iter().map(|hint| hint.nodes.map_or(0, NodeMask::len)).min();
         let least = lists.iter().filter_map(least).max().unwrap_or(0);
-        let hints = combined
-            .into_iter()
-            .map(|it| Hint { nodes: Some(it.nodes), preferred: it.preferred && it.named != Named::Different });
+        let hints = combined.into_iter().map(|it| Hint {
+            nodes: Some(it.nodes),
+            preferred: it.preferred && it.named != Named::Different,
+        });
         hints.min_by(|one, other| self.order(*one, *other, least))
     }
 
@@ -153,7 +154,8 @@ impl Topology {
     /// The mean distance of nodes, each to itself among it, in millionths; 0 where it does not count.
     fn distance(&self, nodes: NodeMask) -> u64 {
         // Of single nodes the first one is as good as any.
-        let Some(distances) = self.distances.as_ref().filter(|_| self.policy != TopologyPolicy::SingleNumaNode)
+        let Some(distances) =
+            self.distances.as_ref().filter(|_| self.policy != TopologyPolicy::SingleNumaNode)
         else {
             return 0;
         };
@@ -187,7 +189,10 @@ pub(crate) fn prefer(masks: Vec<NodeMask>, is_best: impl Fn(NodeMask) -> bool) -
 /// Orders sets so that the one which serves best comes first, as [`Reverse`] orders numbers.
 #[must_use]
 pub(crate) fn best_of(hints: &[Hint]) -> Option<Hint> {
-    hints.iter().copied().min_by_key(|hint| (Reverse(hint.preferred), hint.nodes.map(|nodes| (nodes.len(), nodes))))
+    hints
+        .iter()
+        .copied()
+        .min_by_key(|hint| (Reverse(hint.preferred), hint.nodes.map(|nodes| (nodes.len(), nodes))))
 }
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ mod work;
 
 pub use api::{ApiPod, ApiPods, RemoteStatus};
 pub use assignment::{
-    Allocatable, Assignments, ContainerAssignment, ExtendedAmount, ExtendedResources, HeldDevice,
-    MemoryBlock, PodAssignment,
+    Allocatable, Assignments, ContainerAssignment, CpuPlace, ExtendedAmount, ExtendedResources, HeldDevice,
+    MemoryAmounts, MemoryBlock, Placement, PodAssignment,
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
@@ -77,4 +77,6 @@ pub use sample::{
 pub use snapshot::{EventRecord, NodeSnapshot, NodeView, PodView};
 pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
-pub use work::{ByLabels, Counter, DurationCounts, Durations, NodeCounters, image_size_label};
+pub use work::{
+    ByLabels, Counter, DurationCounts, Durations, NodeCounters, image_size_label, rejection_label,
+};

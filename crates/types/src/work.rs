@@ -21,6 +21,12 @@ const PULLS: &[f64] = &[
     2700.0, 3600.0,
 ];
 
+/// Upstream's for the topology manager.
+const ADMISSIONS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2,
+    0.102_4, 0.204_8, 0.409_6, 0.819_2,
+];
+
 /// How long something took, by upper bounds.
 #[derive(Debug)]
 pub struct Durations {
@@ -165,6 +171,80 @@ pub struct NodeCounters {
     pub container_errors: ByLabels<Counter, 2>,
     /// How long images took to be pulled, by their size.
     pub pulls: ByLabels<Durations, 1>,
+    /// Pods that were turned away, by the reason as [`rejection_label`] has it.
+    pub rejections: ByLabels<Counter, 1>,
+    /// What is counted of giving out CPUs and memory.
+    pub pinning: PinningCounters,
+}
+
+/// Reasons that have a label of their own, as upstream's list has them.
+const REJECTIONS: [&str; 17] = [
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+];
+
+/// The label of a reason for which a pod is turned away: what others choose to call theirs does not make series.
+#[must_use]
+pub fn rejection_label(reason: &str) -> &'static str {
+    match REJECTIONS.iter().find(|known| **known == reason) {
+        Some(known) => known,
+        None if reason.starts_with("OutOf") && reason.contains('/') => "OutOfExtendedResources",
+        None => "Other",
+    }
+}
+
+/// What is counted of giving out CPUs and memory.
+#[derive(Debug)]
+pub struct PinningCounters {
+    /// Pods that were judged.
+    pub admissions: Counter,
+    /// Of these, those that were turned away.
+    pub admission_errors: Counter,
+    /// How long that took.
+    pub admission_times: Durations,
+    /// Containers that asked for CPUs of their own.
+    pub cpu_requests: Counter,
+    /// Of these, those that were not given any.
+    pub cpu_errors: Counter,
+    /// Containers that asked for memory of their own.
+    pub memory_requests: Counter,
+    /// Of these, those that were not given any.
+    pub memory_errors: Counter,
+    /// Containers whose CPUs lie together as the options ask, by the boundary and the scope.
+    pub aligned: ByLabels<Counter, 2>,
+    /// Containers that were refused because theirs would not.
+    pub misaligned: ByLabels<Counter, 2>,
+}
+
+impl Default for PinningCounters {
+    fn default() -> Self {
+        Self {
+            admissions: Counter::default(),
+            admission_errors: Counter::default(),
+            admission_times: Durations::new(ADMISSIONS),
+            cpu_requests: Counter::default(),
+            cpu_errors: Counter::default(),
+            memory_requests: Counter::default(),
+            memory_errors: Counter::default(),
+            aligned: ByLabels::new(Counter::default),
+            misaligned: ByLabels::new(Counter::default),
+        }
+    }
 }
 
 impl Default for NodeCounters {
@@ -182,6 +262,8 @@ impl Default for NodeCounters {
             containers: ByLabels::new(Counter::default),
             container_errors: ByLabels::new(Counter::default),
             pulls: ByLabels::new(|| Durations::new(PULLS)),
+            rejections: ByLabels::new(Counter::default),
+            pinning: PinningCounters::default(),
         }
     }
 }
@@ -240,6 +322,18 @@ mod tests {
         let found: Vec<_> =
             counters.containers.all().iter().map(|(labels, it)| (labels[0], it.get())).collect();
         assert_eq!(found, [("container", 2), ("init_container", 1)]);
+    }
+
+    #[test]
+    fn reasons_of_rejections() {
+        for (reason, label) in [
+            ("OutOfcpu", "OutOfcpu"),
+            ("OutOfexample.com/gpu", "OutOfExtendedResources"),
+            ("SMTAlignmentError", "Other"),
+            ("TopologyAffinityError", "TopologyAffinityError"),
+        ] {
+            assert_eq!(rejection_label(reason), label);
+        }
     }
 
     #[test]

@@ -18,7 +18,8 @@ fn merged(policy: TopologyPolicy, nodes: u32, lists: &[Hints]) -> (String, bool)
     let topology = Topology { policy, nodes: (0..nodes).collect(), distances: None };
     let (hint, admitted) = topology.merge(lists);
     let sign = if hint.preferred { "+" } else { "-" };
-    let nodes = hint.nodes.map_or("*".to_owned(), |nodes| nodes.iter().map(|node| node.to_string()).collect());
+    let nodes =
+        hint.nodes.map_or("*".to_owned(), |nodes| nodes.iter().map(|node| node.to_string()).collect());
     (format!("{sign}{nodes}"), admitted)
 }
 
@@ -54,7 +55,8 @@ fn one_of_each_list() {
 
 #[test]
 fn close_nodes_before_far_ones() {
-    let near = [((0, 0), 10), ((1, 1), 10), ((2, 2), 10), ((0, 1), 40), ((1, 0), 40), ((0, 2), 20), ((2, 0), 20)];
+    let near =
+        [((0, 0), 10), ((1, 1), 10), ((2, 2), 10), ((0, 1), 40), ((1, 0), 40), ((0, 2), 20), ((2, 0), 20)];
     let mut topology = Topology { policy: BestEffort, nodes: mask(&[0, 1, 2]), distances: None };
     let lists = [hints("+01 +02")];
     assert_eq!(topology.merge(&lists).0.nodes, Some(mask(&[0, 1])));
