@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "nodelogs",
             "profile",
             "devices",
+            "resources",
             "volume",
             "plugin",
             "apiserver",
@@ -58,6 +59,8 @@ const SIDEWAYS: &[(&str, &[&str])] = &[
     ("apiserver", &["http"]),
     // Clients in other languages name a socket in ways of their own; device plugins register in two ways.
     ("devices", &["http", "plugin"]),
+    // CPUs, memory and devices are given out together, by what the machine has.
+    ("resources", &["devices", "host"]),
     // Readings are of cgroups.
     ("sample", &["cgroup"]),
     // Slices are made by systemd.

@@ -21,6 +21,8 @@ pub struct Packing {
     /// `distribute-cpus-across-numa`: equal shares of as few NUMA nodes as can be, in groups of this many CPUs (1, or a core's
     /// with `full-pcpus-only`).
     pub over_nodes: Option<usize>,
+    /// `align-by-socket`: of NUMA nodes those of one socket.
+    pub by_socket: bool,
 }
 
 /// There are not so many.
@@ -44,7 +46,7 @@ pub fn take(machine: &Machine, free: &CpuSet, count: usize, packing: Packing) ->
     }
     match packing.over_nodes {
         Some(group) if group > 0 && count.is_multiple_of(group) => {
-            let shares = distribute::over_nodes(machine, &free, count, group);
+            let shares = distribute::over_nodes(machine, &free, count, (group, packing.by_socket));
             // Where no shares come out, the cache does not count either.
             Ok(shares
                 .unwrap_or_else(|| packed(machine, &free, count, Packing { by_cache: false, ..packing })))

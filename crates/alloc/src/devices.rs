@@ -12,6 +12,8 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_types::{ContainerKind, DeviceHealth, ExtendedAmount, ExtendedResources, PodExt as _, Quantity};
 
+use crate::{Hints, NodeMask, topology::prefer};
+
 /// A device as its plugin tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
@@ -318,16 +320,75 @@ impl Ledger {
         Ok(Some(Choice { chosen, free, missing }))
     }
 
+    /// From which sets of nodes the container could have what it asks for, for the topology manager; `None` where no device of the resource
+    /// belongs to a node, or the resource is not one of devices.
+    #[must_use]
+    pub fn hints(&self, ask: &Ask, nodes: NodeMask) -> Hints {
+        let held = self.of(&ask.uid, &ask.container).and_then(|held| held.get(&ask.resource));
+        let known = self.resources.get(&ask.resource)?;
+        let has_topology = known.devices.values().any(|device| !device.nodes.is_empty())
+            || held.is_some_and(|held| held.devices.values().any(|nodes| !nodes.is_empty()));
+        if !has_topology {
+            return None;
+        }
+        let passing = self.left_over(ask);
+        let (free, must): (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) = match held {
+            // What it has it keeps; what it has of another size cannot be kept.
+            Some(held) if held.devices.len() != ask.count => return Some(Vec::new()),
+            Some(held) => (held.devices.keys().cloned().collect(), BTreeSet::new()),
+            None => {
+                let taken = self.taken(&ask.resource);
+                let healthy = known.devices.iter().filter(|(_, device)| device.healthy);
+                let free = healthy.filter(|(id, _)| !taken.contains(*id)).map(|(id, _)| Arc::clone(id));
+                (free.collect(), passing)
+            }
+        };
+        if free.len() + must.len() < ask.count {
+            return Some(Vec::new());
+        }
+        // One that belongs to no node is as near to one as to another.
+        let place = |id: &Arc<str>| -> NodeMask {
+            let own = held.and_then(|held| held.devices.get(id));
+            let own = own.or_else(|| known.devices.get(id).map(|device| &device.nodes));
+            own.into_iter().flatten().copied().collect()
+        };
+        let is_near = |id: &Arc<str>, nodes: NodeMask| {
+            let place = place(id);
+            place.is_empty() || !place.and(nodes).is_empty()
+        };
+        let mut least = nodes.len();
+        let mut masks = Vec::new();
+        for nodes in nodes.all_within() {
+            let all = known.devices.keys().filter(|id| is_near(id, nodes)).count();
+            if all >= ask.count {
+                least = least.min(nodes.len());
+            }
+            let kept = must.iter().filter(|id| is_near(id, nodes)).count();
+            let near = free.iter().filter(|id| !must.contains(*id) && is_near(id, nodes)).count();
+            if kept == must.len() && near + kept >= ask.count {
+                masks.push(nodes);
+            }
+        }
+        Some(prefer(masks, |nodes| nodes.len() == least))
+    }
+
     /// Puts devices down as the container's own: what the pod's earlier containers left, then those of `advice` that are free,
     /// then any. Nothing but a name is its own before [`Self::confirm`].
     ///
     /// # Errors
     /// Why it cannot have them; nothing is changed then.
-    pub fn take(&mut self, ask: &Ask, advice: &[String]) -> Result<Vec<Arc<str>>, AskError> {
+    pub fn take(
+        &mut self,
+        ask: &Ask,
+        advice: &[String],
+        near: Option<NodeMask>,
+    ) -> Result<Vec<Arc<str>>, AskError> {
         let Some(Choice { mut chosen, free, missing }) = self.look(ask)? else { return Ok(Vec::new()) };
         let advised: BTreeSet<&str> = advice.iter().map(String::as_str).collect();
-        let (first, rest): (Vec<_>, Vec<_>) = free.into_iter().partition(|id| advised.contains(&**id));
-        chosen.extend(first.into_iter().chain(rest).take(missing));
+        let mut free: Vec<_> = free.into_iter().collect();
+        // The sort is stable: of those that are equal in this the first one is taken.
+        free.sort_by_key(|id| (self.distance(ask, id, near), !advised.contains(&**id)));
+        chosen.extend(free.into_iter().take(missing));
         let known = self.resources.get(&ask.resource);
         let nodes = |id: &Arc<str>| {
             let device = known.and_then(|known| known.devices.get(id));
@@ -338,6 +399,25 @@ impl Ledger {
         let container = pod.entry(ask.container.clone()).or_default();
         container.insert(Arc::clone(&ask.resource), Held { devices, response: None });
         Ok(chosen)
+    }
+
+    /// How far a device is from where it is wanted: on these nodes, nowhere, elsewhere.
+    fn distance(&self, ask: &Ask, id: &Arc<str>, near: Option<NodeMask>) -> u8 {
+        let Some(near) = near else { return 0 };
+        let device = self.resources.get(&ask.resource).and_then(|known| known.devices.get(id));
+        match device.map(|device| device.nodes.as_slice()) {
+            Some([]) | None => 1,
+            Some(nodes) if nodes.iter().any(|node| near.contains(*node)) => 0,
+            Some(_) => 2,
+        }
+    }
+
+    /// Those of what may be chosen from that a plugin is asked about: the near ones if they are enough, else all.
+    #[must_use]
+    pub fn nearest(&self, ask: &Ask, choice: Choice, near: Option<NodeMask>) -> Choice {
+        let near: Vec<_> =
+            choice.free.iter().filter(|id| self.distance(ask, id, near) == 0).cloned().collect();
+        if near.len() >= choice.missing { Choice { free: near, ..choice } } else { choice }
     }
 
     /// The plugin has answered. Whether the container still holds them: its pod may have gone meanwhile.

@@ -8,8 +8,10 @@
 //!
 //! [`Ledger`] keeps who holds which devices of what plugins offer, and is upstream's `kubelet_internal_checkpoint` as text likewise.
 //!
-//! What it does not do: it reads no file and no clock. Memory and the topology manager's merging of hints are not here yet, and nothing
-//! calls what is here of CPUs yet.
+//! [`MemoryStatic`] keeps on which NUMA nodes containers' memory is counted, and [`MemoryState`] is upstream's `memory_manager_state`. [`Topology`] puts what
+//! would suit each of them together to one set of nodes.
+//!
+//! What it does not do: it reads no file and no clock.
 
 #![forbid(unsafe_code)]
 
@@ -17,14 +19,22 @@ mod cpu;
 mod device_file;
 mod devices;
 mod machine;
+mod memory;
+mod memory_state;
+mod nodes;
 mod set;
 mod state;
 mod static_policy;
+mod topology;
 
 pub use cpu::{NotEnough, Packing, take};
 pub use device_file::DeviceFileError;
 pub use devices::{Ask, AskError, Choice, ContainerHeld, Device, Devices, Held, Ledger, Standing, asks};
 pub use machine::{Cpu, Machine};
+pub use memory::{Block, Bytes, MemoryError, MemoryMachine, MemoryNode, MemoryStatic, MemoryTable};
+pub use memory_state::MemoryState;
+pub use nodes::NodeMask;
 pub use set::{CpuSet, CpuSetError};
 pub use state::{CpuState, StateError};
 pub use static_policy::{AssignError, Options, Static, Use};
+pub use topology::{Hint, Hints, Topology, TopologyPolicy};

@@ -2,20 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::CpuSet;
+use crate::{CpuSet, NodeMask};
 
-/// Where one CPU is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cpu {
-    /// The lowest CPU of its core, which is unique over sockets.
-    pub core: u32,
-    /// Socket.
-    pub socket: u32,
-    /// NUMA node.
-    pub node: u32,
-    /// The last cache that some cores share; the socket where there is none.
-    pub cache: u32,
-}
+pub use mainstay_types::CpuPlace as Cpu;
 
 /// The CPUs of a machine that are online.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +45,17 @@ impl Machine {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.count(|cpu| cpu.node)
+    }
+
+    /// The NUMA nodes that have CPUs.
+    #[must_use]
+    pub fn node_mask(&self) -> NodeMask {
+        self.cpus.values().map(|cpu| cpu.node).collect()
+    }
+
+    /// Where all CPUs are.
+    pub fn places(&self) -> impl Iterator<Item = (u32, &Cpu)> {
+        self.cpus.iter().map(|(cpu, place)| (*cpu, place))
     }
 
     /// CPUs of a core, on the average of whole numbers; 1 of an empty machine.

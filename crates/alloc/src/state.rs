@@ -28,7 +28,7 @@ pub struct CpuState {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// It is no JSON of that shape.
-    #[error("it is not the state of a CPU manager")]
+    #[error("it is not the state of a CPU or memory manager")]
     Shape(#[from] serde_json::Error),
     /// It was changed, or cut off.
     #[error("its {field} is {found}, and {expected} by its contents: it was changed, or cut off")]
@@ -98,13 +98,6 @@ impl CpuState {
     /// When it is something else, or not whole.
     pub fn from_text(text: &str) -> Result<Self, StateError> {
         let file: File = serde_json::from_str(text)?;
-        let check = |field, found, expected: u32| {
-            if found == u64::from(expected) {
-                Ok(())
-            } else {
-                Err(StateError::Checksum { field, found, expected })
-            }
-        };
         let data = match (file.data, file.data_checksum) {
             (None, None) => {
                 // The oldest format has none.
@@ -128,7 +121,12 @@ impl CpuState {
     }
 }
 
-fn data_checksum(data: &str) -> u32 {
+/// Whether a sum is what it has to be.
+pub(crate) fn check(field: &'static str, found: u64, expected: u32) -> Result<(), StateError> {
+    if found == u64::from(expected) { Ok(()) } else { Err(StateError::Checksum { field, found, expected }) }
+}
+
+pub(crate) fn data_checksum(data: &str) -> u32 {
     fnv1a_32(format!("(string){data}").as_bytes())
 }
 

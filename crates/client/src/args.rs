@@ -26,7 +26,7 @@ pub enum ClientCommand {
     Events(EventsArgs),
     /// Show what became of each manifest file: accepted, rejected and why, or ignored
     Manifests(ManifestsArgs),
-    /// Show which devices there are, and who holds them
+    /// Show which devices, CPUs and memory there are, and who holds them
     Resources(ResourcesArgs),
     /// Show what the node, its pods and their containers use: CPU, memory, disks, network
     Stats(StatsArgs),
@@ -256,6 +256,9 @@ pub struct ResourcesArgs {
     /// Print as data
     #[arg(short, long, value_enum)]
     pub output: Option<StructuredFormat>,
+    /// Draw the NUMA nodes with their sockets, cores, CPUs, memory and devices
+    #[arg(long, conflicts_with_all = ["output", "no_headers"])]
+    pub numa: bool,
     /// Leave the line with the column names out
     #[arg(long)]
     pub no_headers: bool,

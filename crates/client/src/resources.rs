@@ -1,13 +1,21 @@
 //! `mainstay resources`.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use mainstay_types::Quantity;
 use serde::{Deserialize, Serialize};
 
 use crate::{args::ResourcesArgs, connection::Connection, error::ClientError, output::Output, text::Table};
 
-/// Which devices there are, and who holds them.
+/// What there is, and who holds it.
 #[derive(Deserialize, Serialize)]
 struct Resources {
     devices: Vec<Device>,
+    #[serde(default)]
+    cpus: Vec<Cpu>,
+    #[serde(default)]
+    memory: Vec<Memory>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -23,6 +31,39 @@ struct Device {
 
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
+struct Cpu {
+    cpu: u32,
+    core: u32,
+    socket: u32,
+    numa_node: u32,
+    state: String,
+    holders: Vec<Holder>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Memory {
+    numa_node: u32,
+    #[serde(rename = "type")]
+    kind: String,
+    bytes: u64,
+    system_reserved_bytes: u64,
+    allocatable_bytes: u64,
+    held_bytes: u64,
+    state: String,
+    blocks: Vec<Block>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Block {
+    bytes: u64,
+    numa_nodes: Vec<u32>,
+    holder: Holder,
+}
+
+#[derive(Clone, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Holder {
     namespace: String,
     pod: String,
@@ -30,29 +71,194 @@ struct Holder {
     container: String,
 }
 
+impl Holder {
+    /// Pod and container.
+    fn words(&self) -> (String, String) {
+        // Gone a moment ago.
+        let pod =
+            if self.pod.is_empty() { self.uid.clone() } else { format!("{}/{}", self.namespace, self.pod) };
+        (pod, self.container.clone())
+    }
+}
+
 pub(crate) async fn run(args: ResourcesArgs, output: &mut Output) -> Result<(), ClientError> {
     let resources: Resources = Connection::new(&args.connect)?.json("/mainstay/v1/resources").await?;
     if let Some(format) = args.output {
         return output.data(&resources, format);
     }
-    if resources.devices.is_empty() {
-        output.note("No devices found: no device plugin has registered");
+    if args.numa {
+        return output.text(&picture(&resources));
+    }
+    let mut rows: Vec<_> = resources.devices.iter().map(device_row).collect();
+    rows.extend(cpu_rows(&resources.cpus));
+    rows.extend(memory_rows(&resources.memory));
+    if rows.is_empty() {
+        output.note(
+            "Nothing is given out: no device plugin has registered, and CPUs and memory are not managed",
+        );
         return Ok(());
     }
-    let rows: Vec<_> = resources.devices.into_iter().map(row).collect();
-    let mut table = Table::new(vec!["RESOURCE", "DEVICE", "NUMA", "HEALTH", "POD", "CONTAINER"]);
+    let mut table = Table::new(vec!["RESOURCE", "DEVICE", "NUMA", "STATE", "POD", "CONTAINER"]);
     output.text(&table.render(&rows, !args.no_headers))
 }
 
-fn row(device: Device) -> Vec<String> {
-    let nodes: Vec<_> = device.numa_nodes.iter().map(ToString::to_string).collect();
-    let nodes = if nodes.is_empty() { "-".to_owned() } else { nodes.join(",") };
+fn none() -> (String, String) {
+    ("<none>".to_owned(), "<none>".to_owned())
+}
+
+fn list(nodes: &[u32]) -> String {
+    let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+    if nodes.is_empty() { "-".to_owned() } else { nodes.join(",") }
+}
+
+fn device_row(device: &Device) -> Vec<String> {
     let health = if device.healthy { "Healthy" } else { "Unhealthy" };
-    let (pod, container) = match device.holder {
-        // Gone a moment ago.
-        Some(holder) if holder.pod.is_empty() => (holder.uid, holder.container),
-        Some(holder) => (format!("{}/{}", holder.namespace, holder.pod), holder.container),
-        None => ("<none>".to_owned(), "<none>".to_owned()),
+    let (pod, container) = device.holder.as_ref().map_or_else(none, Holder::words);
+    let nodes = list(&device.numa_nodes);
+    vec![device.resource.clone(), device.id.clone(), nodes, health.to_owned(), pod, container]
+}
+
+/// CPUs of one node that have the same holder stand in one row.
+fn cpu_rows(cpus: &[Cpu]) -> Vec<Vec<String>> {
+    let mut groups: BTreeMap<(u32, &str, Option<&Holder>), Vec<u32>> = BTreeMap::new();
+    for cpu in cpus.iter().filter(|cpu| cpu.state != "Unmanaged") {
+        for holder in cpu.holders.iter().map(Some).chain(cpu.holders.is_empty().then_some(None)) {
+            groups.entry((cpu.numa_node, &cpu.state, holder)).or_default().push(cpu.cpu);
+        }
+    }
+    let row = |((node, state, holder), cpus): ((u32, &str, Option<&Holder>), Vec<u32>)| {
+        let (pod, container) = holder.map_or_else(none, Holder::words);
+        vec!["cpu".to_owned(), ranges(&cpus), node.to_string(), state.to_owned(), pod, container]
     };
-    vec![device.resource, device.id, nodes, health.to_owned(), pod, container]
+    groups.into_iter().map(row).collect()
+}
+
+/// What each container holds, and what is left of each node.
+fn memory_rows(memory: &[Memory]) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for it in memory.iter().filter(|it| it.state != "Unmanaged") {
+        let row = |bytes, nodes, state: &str, (pod, container)| {
+            vec![it.kind.clone(), amount(bytes), nodes, state.to_owned(), pod, container]
+        };
+        // A block of several nodes is told of once.
+        for block in it.blocks.iter().filter(|block| block.numa_nodes.first() == Some(&it.numa_node)) {
+            rows.push(row(block.bytes, list(&block.numa_nodes), "Exclusive", block.holder.words()));
+        }
+        let free = it.allocatable_bytes.saturating_sub(it.held_bytes);
+        rows.push(row(free, it.numa_node.to_string(), "Free", none()));
+        rows.push(row(it.system_reserved_bytes, it.numa_node.to_string(), "Reserved", none()));
+    }
+    rows
+}
+
+fn amount(bytes: u64) -> String {
+    Quantity::bytes(i64::try_from(bytes).unwrap_or(i64::MAX)).to_string()
+}
+
+/// As the kernel lists CPUs.
+fn ranges(cpus: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for cpu in cpus {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => parts.push((*cpu, *cpu)),
+        }
+    }
+    let part = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// The marks of holders: letters, then numbers.
+fn mark(at: usize) -> String {
+    match u8::try_from(at).ok().filter(|at| *at < 26) {
+        Some(at) => char::from(b'A' + at).to_string(),
+        None => format!("<{at}>"),
+    }
+}
+
+/// The NUMA nodes: sockets with cores in brackets, each CPU with the mark of its holder, then memory and devices.
+fn picture(resources: &Resources) -> String {
+    let mut holders: Vec<&Holder> = Vec::new();
+    holders.extend(resources.cpus.iter().flat_map(|cpu| &cpu.holders));
+    holders.extend(resources.memory.iter().flat_map(|it| &it.blocks).map(|block| &block.holder));
+    holders.extend(resources.devices.iter().filter_map(|device| device.holder.as_ref()));
+    holders.sort_unstable();
+    holders.dedup();
+    let marks: BTreeMap<&Holder, String> =
+        holders.iter().enumerate().map(|(at, holder)| (*holder, mark(at))).collect();
+    let of = |holder: Option<&Holder>| holder.and_then(|holder| marks.get(holder)).cloned();
+
+    let mut out = String::new();
+    let mut nodes: Vec<u32> = resources.cpus.iter().map(|cpu| cpu.numa_node).collect();
+    nodes.extend(resources.memory.iter().map(|it| it.numa_node));
+    nodes.sort_unstable();
+    nodes.dedup();
+    for node in nodes {
+        // Writing to a text cannot fail.
+        writeln!(out, "NUMA node {node}").ok();
+        let mut sockets: BTreeMap<u32, BTreeMap<u32, Vec<String>>> = BTreeMap::new();
+        for cpu in resources.cpus.iter().filter(|cpu| cpu.numa_node == node) {
+            let sign = of(cpu.holders.last()).unwrap_or_else(|| {
+                match cpu.state.as_str() {
+                    "Reserved" => "#",
+                    "Shared" => "=",
+                    _ => "",
+                }
+                .to_owned()
+            });
+            let core = sockets.entry(cpu.socket).or_default().entry(cpu.core).or_default();
+            core.push(format!("{}{sign}", cpu.cpu));
+        }
+        for (socket, cores) in sockets {
+            let cores: Vec<String> = cores.values().map(|cpus| format!("[{}]", cpus.join(" "))).collect();
+            for (at, line) in cores.chunks(8).enumerate() {
+                let head = if at == 0 { format!("socket {socket}") } else { String::new() };
+                writeln!(out, "  {head:<10}{}", line.join(" ")).ok();
+            }
+        }
+        for it in resources.memory.iter().filter(|it| it.numa_node == node && it.bytes > 0) {
+            let held: Vec<String> = it
+                .blocks
+                .iter()
+                .map(|block| {
+                    format!("{} {}", of(Some(&block.holder)).unwrap_or_default(), amount(block.bytes))
+                })
+                .collect();
+            let mut parts = vec![amount(it.bytes)];
+            if it.state != "Unmanaged" {
+                parts.push(format!("# {}", amount(it.system_reserved_bytes)));
+                parts.extend(held);
+            }
+            writeln!(out, "  {:<10}{}", it.kind, parts.join("  ")).ok();
+        }
+        devices(&mut out, resources.devices.iter().filter(|it| it.numa_nodes.contains(&node)), &of);
+    }
+    if resources.devices.iter().any(|device| device.numa_nodes.is_empty()) {
+        writeln!(out, "no NUMA node").ok();
+        devices(&mut out, resources.devices.iter().filter(|it| it.numa_nodes.is_empty()), &of);
+    }
+    for (holder, mark) in &marks {
+        let (pod, container) = holder.words();
+        writeln!(out, "{mark}  {pod} {container}").ok();
+    }
+    out.push_str("#  reserved   =  shared\n");
+    out
+}
+
+fn devices<'a>(
+    out: &mut String,
+    devices: impl Iterator<Item = &'a Device>,
+    of: &dyn Fn(Option<&Holder>) -> Option<String>,
+) {
+    let mut by_resource: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for device in devices {
+        let sign = of(device.holder.as_ref()).unwrap_or_default();
+        let health = if device.healthy { "" } else { "!" };
+        by_resource.entry(&device.resource).or_default().push(format!("{}{health}{sign}", device.id));
+    }
+    for (resource, ids) in by_resource {
+        writeln!(out, "  {resource}  {}", ids.join(" ")).ok();
+    }
 }

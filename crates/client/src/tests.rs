@@ -15,9 +15,10 @@ use mainstay_server::{Disks, ServerConfig, ServerState, bind};
 use mainstay_snapshot::{EventStoreConfig, go_json, start_events};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    Assignments, ContainerPhase, DesiredState, Event, EventKind, EventSink, EventTarget, FileVerdict,
-    Filesystems, FullName, Heartbeat, HeldDevice, NodeSnapshot, ObservedContainer, ObservedPod,
-    ObservedState, PodUid, PodView, Ruling, RuntimeHealth, Samples,
+    Assignments, ContainerPhase, CpuPlace, DesiredState, Event, EventKind, EventSink, EventTarget,
+    FileVerdict, Filesystems, FullName, Heartbeat, HeldDevice, MemoryAmounts, MemoryBlock, NodeSnapshot,
+    ObservedContainer, ObservedPod, ObservedState, Placement, PodUid, PodView, Ruling, RuntimeHealth,
+    Samples,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -594,12 +595,59 @@ async fn who_holds_which_devices() {
     fixture.held.send_replace(Arc::new(held));
     assert_eq!(
         fixture.run(&["resources"]).await.printed(),
-        "RESOURCE          DEVICE   NUMA   HEALTH      POD                 CONTAINER\n\
+        "RESOURCE          DEVICE   NUMA   STATE       POD                 CONTAINER\n\
          example.com/dev   a        0,1    Healthy     default/web-node1   main\n\
          example.com/dev   b        -      Healthy     <none>              <none>\n\
          example.com/dev   c        -      Unhealthy   default/web-node1   main\n\
          example.com/dev   d        -      Unhealthy   uid-gone            main\n"
     );
+    let mut held = Assignments::default();
+    held.set_devices(vec![device("a", &[1])], [("uid-web".into(), "main".into(), vec![device("a", &[1])])]);
+    held.set_cpus((1..8).collect(), [("uid-web".into(), "main".into(), [1, 5].into())]);
+    let block = MemoryBlock { kind: "memory".into(), bytes: 64 << 20, nodes: vec![1] };
+    held.set_memory(Vec::new(), [("uid-web".into(), "main".into(), vec![block])]);
+    let place = |cpu: u32| CpuPlace { core: cpu % 4, socket: cpu % 2, node: cpu % 2, cache: 0 };
+    let amounts =
+        MemoryAmounts { total: 1 << 30, system_reserved: 100 << 20, allocatable: 924 << 20, held: 64 << 20 };
+    held.placement = Arc::new(Placement {
+        cpus: (0..8).map(|cpu| (cpu, place(cpu))).collect(),
+        pins_cpus: true,
+        reserved: [0].into(),
+        shared: [0, 2, 3, 4, 6, 7].into(),
+        memory: [(1, [("memory".into(), amounts)].into())].into(),
+        pins_memory: true,
+    });
+    fixture.held.send_replace(Arc::new(held));
+    assert_eq!(
+        fixture.run(&["resources"]).await.printed(),
+        "RESOURCE          DEVICE   NUMA   STATE       POD                 CONTAINER\n\
+         example.com/dev   a        1      Healthy     default/web-node1   main\n\
+         cpu               0        0      Reserved    <none>              <none>\n\
+         cpu               2,4,6    0      Shared      <none>              <none>\n\
+         cpu               1,5      1      Exclusive   default/web-node1   main\n\
+         cpu               3,7      1      Shared      <none>              <none>\n\
+         memory            64Mi     1      Exclusive   default/web-node1   main\n\
+         memory            860Mi    1      Free        <none>              <none>\n\
+         memory            100Mi    1      Reserved    <none>              <none>\n"
+    );
+    assert_eq!(
+        fixture.run(&["resources", "--numa"]).await.printed(),
+        "NUMA node 0\n  socket 0  [0# 4=] [2= 6=]\n\
+         NUMA node 1\n  socket 1  [1A 5A] [3= 7=]\n  memory    1Gi  # 100Mi  A 64Mi\n  example.com/dev  aA\n\
+         A  default/web-node1 main\n#  reserved   =  shared\n"
+    );
+    let data: Value =
+        serde_json::from_str(&fixture.run(&["resources", "-o", "json"]).await.printed()).unwrap();
+    assert_eq!(
+        (data["cpus"][0]["state"].as_str(), data["cpus"].as_array().map(Vec::len)),
+        (Some("Reserved"), Some(8))
+    );
+    let mut held = Assignments::default();
+    held.set_devices(
+        vec![device("a", &[0, 1]), device("b", &[])],
+        [("uid-web".into(), "main".into(), vec![device("a", &[0, 1])])],
+    );
+    fixture.held.send_replace(Arc::new(held));
     let data: Value =
         serde_json::from_str(&fixture.run(&["resources", "-o", "json"]).await.printed()).unwrap();
     let first = json!({

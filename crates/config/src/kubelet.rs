@@ -285,32 +285,32 @@ definitions! {
                 flag("cpu-cfs-quota-period").zero_counts().acted().gate("CustomCPUCFSQuotaPeriod")
                 .check(Check::Rule("must be between 1ms and 1s"));
             /// Whether containers may have CPUs to themselves.
-            "cpuManagerPolicy" cpu_manager_policy: String = "none", flag("cpu-manager-policy")
+            "cpuManagerPolicy" cpu_manager_policy: String = "none", flag("cpu-manager-policy").acted()
                 .check(Check::OneOf(&["none", "static"]));
             /// Options of the static CPU policy.
             "cpuManagerPolicyOptions" cpu_manager_policy_options: BTreeMap<String, String>,
                 flag_as("cpu-manager-policy-options", FlagStyle::OnePair)
-                .check(Check::Rule("known options with true or false, only with the static policy"));
+                .acted().check(Check::Rule("known options with true or false, only with the static policy"));
             /// How often CPU assignments are compared with the runtime's.
             "cpuManagerReconcilePeriod" cpu_manager_reconcile_period: GoDuration = "10s",
-                flag("cpu-manager-reconcile-period");
+                flag("cpu-manager-reconcile-period").acted();
             /// Whether memory of guaranteed pods is pinned to NUMA nodes.
             "memoryManagerPolicy" memory_manager_policy: String = "None", flag("memory-manager-policy")
-                .check(Check::OneOf(&["None", "Static"]));
+                .acted().check(Check::OneOf(&["None", "Static"]));
             /// Memory of each NUMA node that is kept from pods.
             "reservedMemory" reserved_memory: Vec<MemoryReservation>,
                 flag_as("reserved-memory", FlagStyle::ReservedMemory)
-                .check(Check::Rule("memory or hugepages-SIZE, not zero, once for each NUMA node"));
+                .acted().check(Check::Rule("memory or hugepages-SIZE, not zero, once for each NUMA node"));
             /// How strictly CPUs, memory and devices must lie on the same NUMA nodes.
             "topologyManagerPolicy" topology_manager_policy: String = "none", flag("topology-manager-policy")
-                .check(Check::OneOf(&["none", "best-effort", "restricted", "single-numa-node"]));
+                .acted().check(Check::OneOf(&["none", "best-effort", "restricted", "single-numa-node"]));
             /// Whether alignment is sought for each container or for whole pods.
             "topologyManagerScope" topology_manager_scope: String = "container", flag("topology-manager-scope")
-                .check(Check::OneOf(&["container", "pod"]));
+                .acted().check(Check::OneOf(&["container", "pod"]));
             /// Options of the topology policy.
             "topologyManagerPolicyOptions" topology_manager_policy_options: BTreeMap<String, String>,
                 flag("topology-manager-policy-options")
-                .check(Check::Rule("prefer-closest-numa-nodes (true or false), max-allowable-numa-nodes (8 or more)"));
+                .acted().check(Check::Rule("prefer-closest-numa-nodes (true or false), max-allowable-numa-nodes (8 or more)"));
             /// Percentage of a resource that is kept for guaranteed pods; only `memory`.
             "qosReserved" qos_reserved: BTreeMap<String, String>, flag("qos-reserved").gate("QOSReserved").acted()
                 .check(Check::Rule("memory with a percentage from 0% to 100%"));

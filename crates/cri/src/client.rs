@@ -347,6 +347,21 @@ impl Cri {
         gone_is_fine(self.named("stop_container", deadline, &self.runtime_path, work).await.map(drop))
     }
 
+    /// Has a container run on these CPUs from now on; nothing else of it is changed.
+    pub async fn update_container_cpus(&self, id: &str, cpus: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let linux = cri::LinuxContainerResources {
+            cpuset_cpus: cpus.to_owned(),
+            ..cri::LinuxContainerResources::default()
+        };
+        let work = client.update_container_resources(cri::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..cri::UpdateContainerResourcesRequest::default()
+        });
+        self.named("update_container", self.timeout, &self.runtime_path, work).await.map(drop)
+    }
+
     /// Removes a container. One that is gone already is no error.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         let mut client = self.runtime.clone();

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Names of the calls, upstream's `operation_type` labels.
-const CALLS: [&str; 29] = [
+const CALLS: [&str; 30] = [
     "version",
     "status",
     "runtime_config",
@@ -24,6 +24,7 @@ const CALLS: [&str; 29] = [
     "start_container",
     "stop_container",
     "remove_container",
+    "update_container",
     "exec_sync",
     "exec",
     "attach",

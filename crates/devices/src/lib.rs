@@ -7,8 +7,8 @@
 //! Reconcile asks: [`Devices::admit`] once for a pod before anything of it is made, [`Devices::prepare`] before each start of a container,
 //! [`Devices::release`] when the pod has come to rest. A plugin that hangs holds up the pod that waits for it, within a deadline.
 //!
-//! What it does not do: it starts and stops nothing, and does not judge whether a pod fits on the node. Topology
-//! hints are not here yet.
+//! What it does not do: it starts and stops nothing, and does not judge whether a pod fits on the node, nor which NUMA nodes it is to be
+//! on (see `resources`).
 //!
 //! In: the sockets. Out: amounts and assignments by `watch`. Tasks, in the group given to [`start`]: `device plugin socket`, one
 //! `device plugin call` per connection and call, one `device plugin NAME` per plugin, `device file`, `device plugins of before`.
@@ -33,7 +33,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_alloc::{Ask, AskError, Ledger, Standing, asks};
+use mainstay_alloc::{Ask, AskError, Hints, Ledger, NodeMask, Standing, asks};
 use mainstay_plugin::Handler;
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid};
@@ -131,6 +131,10 @@ impl Book {
     }
 }
 
+/// What has been given to containers of a pod that is about to be let in.
+#[derive(Debug)]
+pub struct Given(Vec<Ask>);
+
 /// Takes the socket and listens for plugins. What is wrong with the kept file is returned as a sentence for the node's events.
 ///
 /// # Errors
@@ -201,31 +205,67 @@ impl Devices {
     /// # Cancel safety
     /// What a container was about to be given stays with it until [`Self::release`].
     pub async fn admit(&self, pod: &Pod) -> Result<(), AdmitError> {
-        let mut given = Vec::new();
-        for ask in asks(pod) {
-            match self.give(&ask).await {
+        let given = self.give_all(asks(pod), None).await?;
+        self.settle(&given).await
+    }
+
+    /// The first part of [`Self::admit`] for some of what a pod asks for: devices are put down as its own, those of these NUMA nodes before
+    /// others. Not on disk before [`Self::settle`].
+    ///
+    /// # Errors
+    /// Why the pod cannot run here; nothing of this is its own then.
+    pub async fn give_all(&self, asks: Vec<Ask>, near: Option<NodeMask>) -> Result<Given, AdmitError> {
+        let mut given = Given(Vec::new());
+        for ask in asks {
+            match self.give(&ask, near).await {
                 Ok(false) => {}
-                Ok(true) => given.push(ask),
+                Ok(true) => given.0.push(ask),
                 Err(error) => {
                     self.take_back(&given);
                     return Err(error);
                 }
             }
         }
-        if given.is_empty() {
+        Ok(given)
+    }
+
+    /// Puts on disk what was given, then tells of it.
+    ///
+    /// # Errors
+    /// When it cannot be written; it is taken back then.
+    pub async fn settle(&self, given: &Given) -> Result<(), AdmitError> {
+        if given.0.is_empty() {
             return Ok(());
         }
         // Not told before it is on disk: what was told of must be so after a restart as well.
         if let Err(source) = self.save().await {
-            self.take_back(&given);
+            self.take_back(given);
             return Err(AdmitError::File(source));
         }
         self.publish();
         Ok(())
     }
 
+    /// From which sets of NUMA nodes what is asked for could be had, a list for each.
+    #[must_use]
+    pub fn hints(&self, asks: &[Ask], nodes: NodeMask) -> Vec<Hints> {
+        let book = self.book();
+        asks.iter().map(|ask| book.ledger.hints(ask, nodes)).collect()
+    }
+
+    /// Whether all that was given is on these NUMA nodes, or on none.
+    #[must_use]
+    pub fn is_near(&self, given: &Given, near: NodeMask) -> bool {
+        let book = self.book();
+        given.0.iter().all(|ask| {
+            let held = book.ledger.of(&ask.uid, &ask.container).and_then(|held| held.get(&ask.resource));
+            let mut places = held.into_iter().flat_map(|held| held.devices.values());
+            places.all(|nodes| nodes.is_empty() || nodes.iter().any(|node| near.contains(*node)))
+        })
+    }
+
     /// Gives one container what it asks for of one resource. Whether it was given anything.
-    async fn give(&self, ask: &Ask) -> Result<bool, AdmitError> {
+    async fn give(&self, ask: &Ask, near: Option<NodeMask>) -> Result<bool, AdmitError> {
         let mut amounts = self.resources();
         let choice = loop {
             amounts.mark_unchanged();
@@ -252,9 +292,12 @@ impl Devices {
         let patience = self.inner.patience.allocate;
         let advice = match choice.missing {
             0 => Vec::new(),
-            _ => plugin.preferred(&choice, patience).await?,
+            _ => {
+                let choice = self.book().ledger.nearest(ask, choice, near);
+                plugin.preferred(&choice, patience).await?
+            }
         };
-        let ids = self.book().ledger.take(ask, &advice)?;
+        let ids = self.book().ledger.take(ask, &advice, near)?;
         let begun = Instant::now();
         let answer = plugin.allocate(&ids, patience).await;
         self.inner.counters.device_allocations.of(Arc::clone(&ask.resource)).observe(begun.elapsed());
@@ -272,13 +315,14 @@ impl Devices {
         }
     }
 
-    fn take_back(&self, given: &[Ask]) {
-        if given.is_empty() {
+    /// Takes back what was given.
+    pub fn take_back(&self, given: &Given) {
+        if given.0.is_empty() {
             return;
         }
         {
             let mut book = self.book();
-            given.iter().for_each(|ask| book.ledger.drop_held(ask));
+            given.0.iter().for_each(|ask| book.ledger.drop_held(ask));
         }
         // It may have been told or written with another's.
         self.publish();

@@ -162,6 +162,16 @@ impl CgroupFiles {
             .collect()
     }
 
+    /// The CPUs that are allowed, as the kernel lists them.
+    pub fn cpus(&self) -> String {
+        self.read("cpuset", "cpuset.cpus")
+    }
+
+    /// The NUMA nodes that memory may come from, as the kernel lists them.
+    pub fn memory_nodes(&self) -> String {
+        self.read("cpuset", "cpuset.mems")
+    }
+
     /// A file of cgroup v2, such as `memory.low`; `None` on v1.
     pub fn unified(&self, file: &str) -> Option<String> {
         self.v2.then(|| self.read("", file))

@@ -337,6 +337,7 @@ async fn resources_of_active_pods() {
         deaf: false,
         allocatable,
         pods: [("uid-running".into(), Arc::new(pod))].into(),
+        ..Assignments::default()
     }));
     let list = client.list(ListPodResourcesRequest {}).await.unwrap().into_inner();
     assert_eq!(timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap(), list);

@@ -155,7 +155,7 @@ impl Host {
     }
 
     /// NUMA nodes with their cores; on a kernel that knows no nodes, one with everything.
-    fn topology(&self, online: &[u32]) -> Vec<NumaNodeInfo> {
+    pub(crate) fn topology(&self, online: &[u32]) -> Vec<NumaNodeInfo> {
         let mut nodes: Vec<NumaNodeInfo> = children(&self.sys.join("devices/system/node"), "node")
             .into_iter()
             .filter_map(|dir| {

@@ -41,7 +41,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::{cli, cluster, local_api, logging, node, node_object, place, secure, stats};
+use crate::{cli, cluster, local_api, logging, node, node_object, pinning, place, secure, stats};
 
 /// How long open requests and running steps may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -248,13 +248,21 @@ async fn build(
     let (assignment_sender, assignments) = watch::channel(Arc::default());
     let devices = DevicesConfig {
         directory: root.join("device-plugins"),
-        assignments: assignment_sender,
+        assignments: assignment_sender.clone(),
         patience: Patience::default(),
         counters: Arc::clone(&work),
     };
     let (devices, device_problem) = mainstay_devices::start(devices, tasks)?;
     let handlers = [("DevicePlugin", devices.handler(root.clone(), tasks))].into();
     mainstay_plugin::start(root.join("plugins_registry"), handlers, tasks)?;
+    let pins = pinning::config(
+        (loaded, &root),
+        &host,
+        &resources,
+        devices.clone(),
+        (assignment_sender, Arc::clone(&work)),
+    )?;
+    let (holdings, holding_problems) = mainstay_resources::start(pins, tasks)?;
     let state = ServerState {
         assignments: assignments.clone(),
         snapshot: snapshots.clone(),
@@ -342,7 +350,8 @@ async fn build(
             node: settings,
             admission,
             pressure: pressure.clone(),
-            devices: devices.clone(),
+            resources: holdings,
+            cpusets_period: config.cpu_manager_reconcile_period.as_std().max(Duration::from_secs(1)),
             addresses: addresses.clone(),
             resolv_conf: (!config.resolv_conf.is_empty()).then(|| config.resolv_conf.clone().into()),
             cluster_dns: config.cluster_dns_addresses().iter().map(ToString::to_string).collect(),
@@ -372,6 +381,7 @@ async fn build(
     )?;
     problems.append(&mut pressure_problems);
     problems.extend(device_problem);
+    problems.extend(holding_problems);
     let statuses = KeptStatuses::open(&root.join("mainstay/status"), tasks);
     problems.extend(probes::start(
         ProbesConfig {

@@ -15,6 +15,7 @@ mod logging;
 mod node;
 mod node_cgroups;
 mod node_object;
+mod pinning;
 mod place;
 mod run;
 mod secure;

@@ -17,8 +17,9 @@ use mainstay_podspec::volumes::objects_differ;
 use mainstay_policy::{NodeFacts, Rejection};
 use mainstay_task::{Backoff, TaskGroup};
 use mainstay_types::{
-    DesiredPod, DesiredState, EventKind, ExtendedResources, Heartbeat, MadeObjects, ObservedPod,
-    ObservedState, Outcomes, PodSource, PodStage, PodUid, ProbeResults, ReadWish,
+    ContainerPhase, DesiredPod, DesiredState, EventKind, ExtendedResources, Heartbeat, MadeObjects,
+    ObservedPod, ObservedState, Outcomes, PodSource, PodStage, PodUid, ProbeResults, ReadWish,
+    rejection_label,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
@@ -26,6 +27,7 @@ use tracing::{error, info, warn};
 use crate::{
     Ownership, ReconcileConfig, admission, cgroups,
     clock::Clock,
+    cpusets,
     kill::Grace,
     pod::{Decision, PodState, Worker, refresh_wait},
     record::{Opened, PodRecord, Records},
@@ -99,16 +101,20 @@ pub fn start(
         };
         cgroups::start(Arc::clone(&shared), cgroups, seen, tasks);
     }
+    if shared.config.resources.pins_cpus() {
+        cpusets::start(Arc::clone(&shared), observed.clone(), outcomes.clone(), tasks);
+    }
     // One after the other: whoever holds one while he waits for another may be waited for himself.
     let desired_now = desired.borrow().clone();
     let observed_now = observed.borrow().clone();
     let probes_now = probes.borrow().clone();
-    let mut extended = shared.config.devices.resources();
+    let mut extended = shared.config.resources.devices().resources();
     let extended_now = extended.borrow_and_update().clone();
     let actor = Actor {
         facts: admission::facts(&shared.config.admission, desired_now.node.as_deref(), &extended_now),
         extended: extended_now,
         swept: false,
+        looked_up: false,
         shared,
         tasks: tasks.clone(),
         pods,
@@ -134,6 +140,8 @@ struct Actor {
     extended: Arc<ExtendedResources>,
     /// What pods held of which nobody knows any more has been taken back.
     swept: bool,
+    /// Who holds CPUs and memory has been looked up, or need not be.
+    looked_up: bool,
     tasks: TaskGroup,
     pods: HashMap<PodUid, PodState>,
     sender: watch::Sender<Outcomes>,
@@ -219,6 +227,7 @@ impl Actor {
                 None => self.pods.keys().cloned().collect(),
             };
             looked_at_all = true;
+            self.look_up_holders();
             self.sweep();
             self.consider_all(uids);
             self.publish();
@@ -361,8 +370,22 @@ impl Actor {
     fn sweep(&mut self) {
         if !self.swept && self.desired.is_whole() && self.observed.listed_at.is_some() {
             self.swept = true;
-            self.shared.config.devices.keep_only(|uid| self.pods.contains_key(&PodUid::from(uid)));
+            self.shared.config.resources.keep_only(|uid| self.pods.contains_key(&PodUid::from(uid)));
         }
+    }
+
+    /// Where the files of who holds which CPUs and memory were lost, it is looked up from what runs, once. Pods that are new wait for it.
+    fn look_up_holders(&mut self) {
+        if std::mem::replace(&mut self.looked_up, true) || !self.shared.config.resources.is_lost() {
+            return;
+        }
+        let pods = self.pods.iter().filter_map(|(uid, pod)| {
+            let observed = self.observed.pods.get(uid)?;
+            let running = observed.containers.iter().filter(|it| it.phase == ContainerPhase::Running);
+            Some((Arc::clone(&pod.desired.pod), running.map(|it| (it.id.clone(), it.name.clone())).collect()))
+        });
+        let (shared, pods) = (Arc::clone(&self.shared), pods.collect());
+        self.tasks.spawn("resources of before", cpusets::look_up(shared, pods));
     }
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
@@ -423,6 +446,7 @@ impl Actor {
                 let pod = self.pods.get_mut(&uid)?;
                 if let Fact::DevicesRefused { rejection } = &fact {
                     pod.refuse(rejection, Timestamp::now());
+                    self.shared.config.counters.rejections.of([rejection_label(&rejection.reason)]).add();
                     let Rejection { reason, message } = rejection.clone();
                     self.shared.event(&pod.desired, None, EventKind::Warning, reason, message);
                 }
@@ -468,6 +492,8 @@ impl Actor {
                 // With the channel full, it is wished for again a little later.
                 self.shared.config.refresh.try_send(wish).ok();
                 if end == JobEnd::AtRest {
+                    // What it held somebody may have been refused.
+                    self.pods.values_mut().for_each(|pod| pod.refused_until = None);
                     self.offer_room();
                 }
                 Some(uid)

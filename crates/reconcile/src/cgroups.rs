@@ -343,7 +343,9 @@ impl Keeper {
     }
 
     fn refresh_pod(&self, uid: &PodUid, pod: &Pod) {
-        let values = CgroupValues { pids: self.cgroups.pids, ..pod_cgroup_values(pod, self.node()) };
+        let exclusive = self.shared.config.resources.holds_cpus(uid.as_str());
+        let values =
+            CgroupValues { pids: self.cgroups.pids, ..pod_cgroup_values(pod, self.node(), exclusive) };
         let path = self.cgroups.path(pod);
         let applied = &self.cgroups.applied;
         let entry = applied.entry(uid);

@@ -4,9 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mainstay_config::CredentialProvider;
 use mainstay_cri::Cri;
-use mainstay_devices::Devices;
 use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::{NodeFacts, PullVerification};
+use mainstay_resources::Resources;
 use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, ReadWish};
 use tokio::sync::{mpsc, watch};
 
@@ -29,8 +29,10 @@ pub struct ReconcileConfig {
     pub admission: NodeFacts,
     /// What the node runs short of; pods are judged by its newest value.
     pub pressure: watch::Receiver<NodePressure>,
-    /// What device plugins offer, and who holds it.
-    pub devices: Devices,
+    /// CPUs, memory and devices, and who holds them.
+    pub resources: Resources,
+    /// `cpuManagerReconcilePeriod`: how often it is looked whether containers run on the CPUs that they should.
+    pub cpusets_period: Duration,
     /// The node's addresses, primary first; they may change while mainstay runs.
     pub addresses: watch::Receiver<Arc<[String]>>,
     /// The node's resolver configuration, read for each pod anew; `None` turns lookups off in pods.

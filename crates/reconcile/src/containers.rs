@@ -9,7 +9,7 @@ use mainstay_types::{ContainerId, ContainerKind, ContainerName, ContainerReason,
 use tracing::{Instrument, info, info_span, warn};
 
 use crate::{
-    files, hooks,
+    cpusets, files, hooks,
     images::{self, Wanted},
     kill, sandbox,
     sandbox::Made,
@@ -128,9 +128,11 @@ async fn make(
     let config_error = |error: &dyn std::fmt::Display| Failure::new("CreateContainerConfigError", error);
     let env_files = volumes::env_files(shared, order, spec).await.map_err(|error| config_error(&error))?;
     // A plugin may take long; the pod may be to end meanwhile, or mainstay.
-    let granted = order.cancel.cut(shared.config.devices.prepare(desired.uid.as_str(), &spec.name)).await;
+    let granted =
+        order.cancel.cut(shared.config.resources.devices().prepare(desired.uid.as_str(), &spec.name)).await;
     let Some(granted) = granted else { return Ok(None) };
     let granted = granted.map_err(|error| config_error(&error))?;
+    let place = shared.config.resources.place(desired.uid.as_str(), &spec.name);
     let node = shared.node_now();
     let mut context = ContainerContext {
         node: &node,
@@ -145,7 +147,7 @@ async fn make(
         extra_groups: &[],
         user_namespace: user_namespace.as_ref(),
         target_container: None,
-        exclusive_cpus: false,
+        exclusive_cpus: place.exclusive,
     };
     let volume_mounts =
         volumes::mounts(shared, order, spec, &context, images).await.map_err(|error| config_error(&error))?;
@@ -157,6 +159,10 @@ async fn make(
     );
     let mut config = runtime::container_config(&desired.pod, spec, kind, &context)
         .map_err(|error| Failure::new(error.reason(), error))?;
+    if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+        resources.cpuset_cpus.clone_from(&place.cpus);
+        resources.cpuset_mems.clone_from(&place.nodes);
+    }
     let sandbox_config = sandbox::config(shared, order, target.attempt, user_namespace.as_ref())
         .await
         .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
@@ -181,6 +187,7 @@ async fn make(
     })?;
     let id = ContainerId::from(id);
     order.log.container(&id, &target.id);
+    shared.cpusets.note(&id, &place.cpus);
     shared.event(desired, who, EventKind::Normal, "Created", "Container created".into());
     if post_start_hook(spec).is_some() {
         // On disk before it runs: from then on a restart of mainstay must not take it for started.
@@ -192,6 +199,7 @@ async fn make(
         counters.container_errors.of(["RunContainerError", kind.metric_label()]).add();
         Failure::new("RunContainerError", error)
     })?;
+    cpusets::follow(shared, &desired.uid, spec.name.as_str(), &id).await;
     counters.containers.of([kind.metric_label()]).add();
     shared.event(desired, who, EventKind::Normal, "Started", "Container started".into());
     info!(container.id = %id, restart_count, "container is up");

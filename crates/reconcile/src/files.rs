@@ -93,7 +93,9 @@ pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result
     })
     .await?;
     let Some(cgroups) = shared.config.cgroups.clone() else { return Ok(()) };
-    let (pod, values) = (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node));
+    let exclusive = shared.config.resources.holds_cpus(desired.uid.as_str());
+    let (pod, values) =
+        (desired.pod.clone(), runtime::pod_cgroup_values(&desired.pod, &shared.config.node, exclusive));
     let doing = format!("making the cgroup {}", cgroups.parent(&pod));
     let counters = Arc::clone(&shared.config.counters);
     let work = move || timed(&counters, "create", || cgroups.create(&pod, values));

@@ -6,7 +6,7 @@
 //!
 //! In: `DesiredState` and `ObservedState` by `watch`. Out: [`Outcomes`](mainstay_types::Outcomes) by `watch`, wishes for
 //! fresh readings by a bounded `mpsc`, events. Tasks: `reconcile`, `pod records`, `cgroups` (the cgroups that pods share,
-//! and those that nobody owns) and one `pod …` per busy pod, owned by the task group given to [`start`]. When mainstay ends, workers stop between two steps; pods are left as they are.
+//! and those that nobody owns), `cpusets` (where CPUs are given out), `resources of before` (once, where their file was lost) and one `pod …` per busy pod, owned by the task group given to [`start`]. When mainstay ends, workers stop between two steps; pods are left as they are.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ mod cleanup;
 mod clock;
 mod config;
 mod containers;
-mod devices;
+mod cpusets;
 mod files;
 mod hooks;
 mod images;
@@ -26,6 +26,7 @@ mod pod;
 mod providers;
 mod pulled;
 mod record;
+mod resources;
 mod sandbox;
 mod userns;
 mod volumes;

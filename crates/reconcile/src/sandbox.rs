@@ -192,7 +192,7 @@ fn config_with(
             dns,
             extra_groups: &[],
             user_namespace,
-            exclusive_cpus: false,
+            exclusive_cpus: shared.config.resources.holds_cpus(order.desired.uid.as_str()),
         },
     )
 }

@@ -27,7 +27,7 @@ use crate::{
     ReconcileConfig,
     actor::Report,
     cleanup::{self, CleanupError},
-    containers, devices,
+    containers,
     images::Puller,
     kill::{self, Grace},
     pod::PodState,
@@ -35,7 +35,7 @@ use crate::{
     pulled::PullRecords,
     record::PodRecord,
     record::Records,
-    sandbox, volumes,
+    resources, sandbox, volumes,
 };
 
 /// After a failure that has no back-off of its own.
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) refreshes: tokio::sync::Semaphore,
     /// Held by who gives user IDs to a pod.
     pub(crate) user_namespaces: tokio::sync::Mutex<()>,
+    /// Which CPUs containers were last told to run on.
+    pub(crate) cpusets: crate::cpusets::Applied,
     /// That the node has no cluster DNS has been told.
     pub(crate) told_of_dns: AtomicBool,
     reports: mpsc::Sender<Report>,
@@ -269,6 +271,7 @@ impl Shared {
             pulled,
             refreshes: tokio::sync::Semaphore::new(volumes::REFRESHES),
             user_namespaces: tokio::sync::Mutex::default(),
+            cpusets: crate::cpusets::Applied::default(),
             told_of_dns: AtomicBool::new(false),
             reports,
         }
@@ -443,7 +446,7 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
         },
         Job::Settle => match cleanup::settle(shared, order).await {
             Ok(()) => {
-                shared.config.devices.release(&order.desired.uid);
+                shared.config.resources.release(&order.desired.uid);
                 JobEnd::AtRest
             }
             Err(error) => {
@@ -458,7 +461,7 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
         }
         Job::Remove => match cleanup::remove(shared, order).await {
             Ok(()) => {
-                shared.config.devices.release(&order.desired.uid);
+                shared.config.resources.release(&order.desired.uid);
                 JobEnd::AtRest
             }
             Err(error) => {
@@ -501,7 +504,8 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         }
         return;
     }
-    if !devices::ready_for(shared, order, &steps).await || !volumes::ready_for(shared, order, &steps).await {
+    if !resources::ready_for(shared, order, &steps).await || !volumes::ready_for(shared, order, &steps).await
+    {
         return;
     }
     let mut made: Option<sandbox::Made> = None;

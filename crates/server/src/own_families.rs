@@ -1,11 +1,15 @@
 //! The families of `/metrics` beside those of requests and of calls to the runtime: what the node has, what its parts have
 //! counted, and the process itself. One table, from which they are written and `docs/metrics.md` is made.
 
-use std::{collections::BTreeMap, fs, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::Arc,
+};
 
 use mainstay_types::{
-    ContainerPhase, Counter, DurationCounts, Filesystems, NodeCounters, NodeSnapshot, PodSource, Samples,
-    VERSION,
+    Assignments, ContainerPhase, Counter, DurationCounts, Filesystems, NodeCounters, NodeSnapshot, PodSource,
+    Samples, VERSION,
 };
 
 use crate::exposition::{Exposition, Kind};
@@ -27,6 +31,7 @@ pub(crate) struct Source<'a> {
     pub(crate) counters: &'a NodeCounters,
     pub(crate) facts: &'a Facts,
     pub(crate) events_dropped: u64,
+    pub(crate) assignments: &'a Assignments,
 }
 
 /// One family.
@@ -86,6 +91,29 @@ const fn number(value: u64) -> f64 {
     value as f64
 }
 
+/// Seconds in milliseconds, without what floats make of a bound such as 0.05.
+fn millis(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e3
+}
+
+/// How many CPUs of each NUMA node are containers' own; all nodes where CPUs are given out.
+fn pinned_by_node(assignments: &Assignments) -> BTreeMap<u32, u64> {
+    let placement = &assignments.placement;
+    let mut nodes: BTreeMap<u32, u64> = BTreeMap::new();
+    if placement.pins_cpus {
+        nodes.extend(placement.cpus.values().map(|cpu| (cpu.node, 0)));
+    }
+    let containers = assignments.pods.values().flat_map(|pod| pod.containers.values());
+    // An init container's may be another container's after it.
+    let pinned: BTreeSet<u32> = containers.flat_map(|container| &container.cpus).copied().collect();
+    for cpu in pinned {
+        if let Some(place) = placement.cpus.get(&cpu) {
+            *nodes.entry(place.node).or_default() += 1;
+        }
+    }
+    nodes
+}
+
 /// All of them, by name.
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
@@ -93,6 +121,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
         kind: Kind::Gauge,
         write: |lines, source| pods(lines, source, |phase| !matches!(phase, "Succeeded" | "Failed")),
+    },
+    Family {
+        name: "kubelet_admission_rejections_total",
+        help: "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.counters(["reason"], &source.counters.rejections.all()),
     },
     Family {
         name: "kubelet_cgroup_manager_duration_seconds",
@@ -115,10 +149,64 @@ pub(crate) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "kubelet_container_aligned_compute_resources_count",
+        help: "[ALPHA] Cumulative number of aligned compute resources allocated to containers by alignment type.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["boundary", "scope"], &source.counters.pinning.aligned.all());
+        },
+    },
+    Family {
+        name: "kubelet_container_aligned_compute_resources_failure_count",
+        help: "[ALPHA] Cumulative number of failures to allocate aligned compute resources to containers by alignment type.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["boundary", "scope"], &source.counters.pinning.misaligned.all());
+        },
+    },
+    Family {
         name: "kubelet_container_log_filesystem_used_bytes",
         help: "[ALPHA] Bytes used by the container's logs on the filesystem.",
         kind: Kind::Gauge,
         write: container_logs,
+    },
+    Family {
+        name: "kubelet_cpu_manager_allocation_per_numa",
+        help: "[ALPHA] Number of CPUs allocated per NUMA node",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            for (node, count) in pinned_by_node(source.assignments) {
+                lines.count(&[("numa_node", &node.to_string())], count);
+            }
+        },
+    },
+    Family {
+        name: "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        help: "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], pinned_by_node(source.assignments).values().sum()),
+    },
+    Family {
+        name: "kubelet_cpu_manager_pinning_errors_total",
+        help: "[ALPHA] The number of cpu core allocations which required pinning failed.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.cpu_errors.get()),
+    },
+    Family {
+        name: "kubelet_cpu_manager_pinning_requests_total",
+        help: "[ALPHA] The number of cpu core allocations which required pinning.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.cpu_requests.get()),
+    },
+    Family {
+        name: "kubelet_cpu_manager_shared_pool_size_millicores",
+        help: "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            let placement = &source.assignments.placement;
+            let shared = placement.shared.difference(&placement.reserved).count();
+            lines.count(&[], u64::try_from(shared).unwrap_or(0) * 1000);
+        },
     },
     Family {
         name: "kubelet_desired_pods",
@@ -167,6 +255,18 @@ pub(crate) const FAMILIES: &[Family] = &[
                 lines.durations(&[("image_size_in_bytes", size)], pulls.read());
             }
         },
+    },
+    Family {
+        name: "kubelet_memory_manager_pinning_errors_total",
+        help: "[ALPHA] The number of memory pages allocations which required pinning that failed.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.memory_errors.get()),
+    },
+    Family {
+        name: "kubelet_memory_manager_pinning_requests_total",
+        help: "[ALPHA] The number of memory pages allocations which required pinning.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.memory_requests.get()),
     },
     Family {
         name: "kubelet_metrics_provider",
@@ -289,6 +389,29 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] Cumulative number of pods started",
         kind: Kind::Counter,
         write: |lines, source| lines.count(&[], source.counters.sandboxes.get()),
+    },
+    Family {
+        name: "kubelet_topology_manager_admission_duration_ms",
+        help: "[ALPHA] Duration in milliseconds to serve a pod admission request.",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            let counts = source.counters.pinning.admission_times.read();
+            lines.begin();
+            let buckets = counts.buckets.into_iter().map(|(bound, count)| (millis(bound), count));
+            lines.out.histogram(lines.family.name, &[], buckets, (millis(counts.sum), counts.count));
+        },
+    },
+    Family {
+        name: "kubelet_topology_manager_admission_errors_total",
+        help: "[ALPHA] The number of admission request failures where resources could not be aligned.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.admission_errors.get()),
+    },
+    Family {
+        name: "kubelet_topology_manager_admission_requests_total",
+        help: "[ALPHA] The number of admission requests where resources have to be aligned.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.pinning.admissions.get()),
     },
     Family {
         name: "kubernetes_build_info",
@@ -656,6 +779,7 @@ mod tests {
             counters: &counters,
             facts: &facts,
             events_dropped: 0,
+            assignments: &Assignments::default(),
         };
         let text = |source: &Source<'_>| {
             let mut out = Exposition::default();

@@ -1,8 +1,8 @@
-//! `/mainstay/v1/resources`: which devices there are, and who holds them.
+//! `/mainstay/v1/resources`: which CPUs, memory and devices there are, and who holds them.
 
 use std::collections::{BTreeMap, HashMap};
 
-use mainstay_types::{Assignments, HeldDevice, NodeSnapshot};
+use mainstay_types::{Assignments, ContainerAssignment, CpuPlace, HeldDevice, NodeSnapshot, PodUid};
 use serde::Serialize;
 
 use crate::{
@@ -14,12 +14,56 @@ use crate::{
 pub(crate) fn resources(app: &App) -> Answer {
     let Some(snapshot) = app.snapshot() else { return answer::not_ready() };
     let assignments = app.state.assignments.borrow().clone();
-    json(&Resources { devices: devices(&snapshot, &assignments) })
+    json(&Resources {
+        devices: devices(&snapshot, &assignments),
+        cpus: cpus(&snapshot, &assignments),
+        memory: memory(&snapshot, &assignments),
+    })
 }
 
 #[derive(Serialize)]
 struct Resources {
     devices: Vec<Device>,
+    cpus: Vec<Cpu>,
+    memory: Vec<Memory>,
+}
+
+/// A CPU that is online.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Cpu {
+    cpu: u32,
+    core: u32,
+    socket: u32,
+    numa_node: u32,
+    /// `Exclusive`, `Reserved`, `Shared`; `Unmanaged` where CPUs are not given out.
+    state: &'static str,
+    holders: Vec<Holder>,
+}
+
+/// Memory of one type on one NUMA node.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Memory {
+    numa_node: u32,
+    #[serde(rename = "type")]
+    kind: String,
+    bytes: u64,
+    system_reserved_bytes: u64,
+    allocatable_bytes: u64,
+    held_bytes: u64,
+    /// `Static`, or `Unmanaged` where memory is not given out.
+    state: &'static str,
+    blocks: Vec<HeldBlock>,
+}
+
+/// Memory that a container holds, on these nodes together.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HeldBlock {
+    bytes: u64,
+    numa_nodes: Vec<u32>,
+    holder: Holder,
 }
 
 /// A device: a healthy one, or one that is held. One that two containers of a pod hold one after the other is there twice.
@@ -43,6 +87,72 @@ struct Holder {
     container: String,
 }
 
+fn holder(snapshot: &NodeSnapshot, uid: &PodUid, container: &str) -> Holder {
+    let view = snapshot.by_uid(uid.as_str());
+    Holder {
+        namespace: view.map(|view| view.full_name.namespace.to_string()).unwrap_or_default(),
+        pod: view.map(|view| view.full_name.name.to_string()).unwrap_or_default(),
+        uid: uid.as_str().to_owned(),
+        container: container.to_owned(),
+    }
+}
+
+/// What containers hold, pods in the order of their UIDs.
+fn containers(assignments: &Assignments) -> impl Iterator<Item = (&PodUid, &str, &ContainerAssignment)> {
+    let mut pods: Vec<_> = assignments.pods.iter().collect();
+    pods.sort_unstable_by_key(|(uid, _)| *uid);
+    pods.into_iter()
+        .flat_map(|(uid, pod)| pod.containers.iter().map(move |(name, held)| (uid, &**name, held)))
+}
+
+fn cpus(snapshot: &NodeSnapshot, assignments: &Assignments) -> Vec<Cpu> {
+    let placement = &assignments.placement;
+    let entry = |(cpu, place): (&u32, &CpuPlace)| {
+        let holders: Vec<Holder> = containers(assignments)
+            .filter(|(_, _, held)| held.cpus.contains(cpu))
+            .map(|(uid, name, _)| holder(snapshot, uid, name))
+            .collect();
+        let state = match () {
+            () if !placement.pins_cpus => "Unmanaged",
+            () if !holders.is_empty() => "Exclusive",
+            () if placement.reserved.contains(cpu) => "Reserved",
+            () => "Shared",
+        };
+        let CpuPlace { core, socket, node, .. } = *place;
+        Cpu { cpu: *cpu, core, socket, numa_node: node, state, holders }
+    };
+    placement.cpus.iter().map(entry).collect()
+}
+
+fn memory(snapshot: &NodeSnapshot, assignments: &Assignments) -> Vec<Memory> {
+    let placement = &assignments.placement;
+    let mut all = Vec::new();
+    for (node, kinds) in &placement.memory {
+        for (kind, amounts) in kinds {
+            let held = containers(assignments).flat_map(|(uid, name, held)| {
+                let blocks =
+                    held.memory.iter().filter(|block| block.kind == *kind && block.nodes.contains(node));
+                blocks.map(move |block| HeldBlock {
+                    bytes: block.bytes,
+                    numa_nodes: block.nodes.clone(),
+                    holder: holder(snapshot, uid, name),
+                })
+            });
+            all.push(Memory {
+                numa_node: *node,
+                kind: kind.to_string(),
+                bytes: amounts.total,
+                system_reserved_bytes: amounts.system_reserved,
+                allocatable_bytes: amounts.allocatable,
+                held_bytes: amounts.held,
+                state: if placement.pins_memory { "Static" } else { "Unmanaged" },
+                blocks: held.collect(),
+            });
+        }
+    }
+    all
+}
+
 /// By resource and ID.
 fn devices(snapshot: &NodeSnapshot, assignments: &Assignments) -> Vec<Device> {
     type Key<'a> = (&'a str, &'a str);
@@ -61,15 +171,9 @@ fn devices(snapshot: &NodeSnapshot, assignments: &Assignments) -> Vec<Device> {
     let mut all: BTreeMap<(Key<'_>, String), Device> = BTreeMap::new();
     let mut held = Vec::new();
     for (uid, pod) in &assignments.pods {
-        let view = snapshot.by_uid(uid.as_str());
         for (container, assignment) in &pod.containers {
             for device in &assignment.devices {
-                let holder = Holder {
-                    namespace: view.map(|view| view.full_name.namespace.to_string()).unwrap_or_default(),
-                    pod: view.map(|view| view.full_name.name.to_string()).unwrap_or_default(),
-                    uid: uid.as_str().to_owned(),
-                    container: container.to_string(),
-                };
+                let holder = holder(snapshot, uid, container);
                 held.push(key(device));
                 let place = format!("{uid}/{container}");
                 all.insert((key(device), place), entry(device, Some(holder)));

@@ -18,8 +18,11 @@ const NAMED: usize = 5;
 pub(crate) async fn look(directory: PathBuf) -> NodeCondition {
     let looking = tokio::task::spawn_blocking(move || {
         let mut found = files_set_aside(&directory)?;
-        // Upstream's file of who holds which devices is where upstream has it.
+        // Upstream's files of who holds what are where upstream has them.
         found.extend(files_set_aside(&directory.with_file_name("device-plugins"))?);
+        if let Some(root) = directory.parent() {
+            found.extend(files_set_aside(root)?);
+        }
         found.sort();
         Ok(found)
     });

@@ -16,6 +16,51 @@ pub struct Assignments {
     pub deaf: bool,
     /// Pods that hold something, by UID.
     pub pods: HashMap<PodUid, Arc<PodAssignment>>,
+    /// How the machine's CPUs and memory lie, and what of them nobody may have or all share.
+    pub placement: Arc<Placement>,
+}
+
+/// Where one CPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuPlace {
+    /// The lowest CPU of its core, which is unique over sockets.
+    pub core: u32,
+    /// Socket.
+    pub socket: u32,
+    /// NUMA node.
+    pub node: u32,
+    /// The last cache that some cores share; the socket where there is none.
+    pub cache: u32,
+}
+
+/// A machine's CPUs and memory, and what becomes of them beside what pods hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// CPUs that are online.
+    pub cpus: BTreeMap<u32, CpuPlace>,
+    /// CPUs are given out (`cpuManagerPolicy: static`).
+    pub pins_cpus: bool,
+    /// CPUs that are kept for the system; empty where none are given out.
+    pub reserved: BTreeSet<u32>,
+    /// CPUs that containers without CPUs of their own share; empty where none are given out.
+    pub shared: BTreeSet<u32>,
+    /// Memory by NUMA node and type.
+    pub memory: BTreeMap<u32, BTreeMap<Box<str>, MemoryAmounts>>,
+    /// Memory is given out (`memoryManagerPolicy: Static`).
+    pub pins_memory: bool,
+}
+
+/// Memory of one type on one NUMA node, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryAmounts {
+    /// All of it.
+    pub total: u64,
+    /// Kept for the system.
+    pub system_reserved: u64,
+    /// What pods may have.
+    pub allocatable: u64,
+    /// What they hold.
+    pub held: u64,
 }
 
 impl Assignments {
@@ -43,6 +88,20 @@ impl Assignments {
         self.each(|container| container.cpus.clear());
         for (uid, name, cpus) in held {
             self.container(uid, name).cpus = cpus;
+        }
+        self.drop_empty();
+    }
+
+    /// The same with other memory; what is held beside memory stays.
+    pub fn set_memory(
+        &mut self,
+        allocatable: Vec<MemoryBlock>,
+        held: impl IntoIterator<Item = (PodUid, Box<str>, Vec<MemoryBlock>)>,
+    ) {
+        self.allocatable.memory = allocatable;
+        self.each(|container| container.memory.clear());
+        for (uid, name, memory) in held {
+            self.container(uid, name).memory = memory;
         }
         self.drop_empty();
     }

@@ -34,8 +34,8 @@ mod work;
 
 pub use api::{ApiPod, ApiPods, RemoteStatus};
 pub use assignment::{
-    Allocatable, Assignments, ContainerAssignment, DeviceHealth, ExtendedAmount, ExtendedResources,
-    HeldDevice, MemoryBlock, PodAssignment,
+    Allocatable, Assignments, ContainerAssignment, CpuPlace, DeviceHealth, ExtendedAmount, ExtendedResources,
+    HeldDevice, MemoryAmounts, MemoryBlock, Placement, PodAssignment,
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
@@ -79,4 +79,5 @@ pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
 pub use work::{
     ApiCalls, ByLabels, ByName, Chain, Counter, DurationCounts, Durations, NodeCounters, image_size_label,
+    rejection_label,
 };

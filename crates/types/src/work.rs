@@ -28,6 +28,11 @@ const STATUSES: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.
 const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// Upstream's for requests to the API server.
 const REQUESTS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// Upstream's for the topology manager.
+const ADMISSIONS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2,
+    0.102_4, 0.204_8, 0.409_6, 0.819_2,
+];
 
 /// How long something took, by upper bounds.
 #[derive(Debug)]
@@ -239,6 +244,80 @@ pub struct NodeCounters {
     pub event_stream_errors: Counter,
     /// The API server's address, and the requests to it; only where there is one.
     pub api: OnceLock<(String, Arc<ApiCalls>)>,
+    /// Pods that were turned away, by the reason as [`rejection_label`] has it.
+    pub rejections: ByLabels<Counter, 1>,
+    /// What is counted of giving out CPUs and memory.
+    pub pinning: PinningCounters,
+}
+
+/// Reasons that have a label of their own, as upstream's list has them.
+const REJECTIONS: [&str; 17] = [
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+];
+
+/// The label of a reason for which a pod is turned away: what others choose to call theirs does not make series.
+#[must_use]
+pub fn rejection_label(reason: &str) -> &'static str {
+    match REJECTIONS.iter().find(|known| **known == reason) {
+        Some(known) => known,
+        None if reason.starts_with("OutOf") && reason.contains('/') => "OutOfExtendedResources",
+        None => "Other",
+    }
+}
+
+/// What is counted of giving out CPUs and memory.
+#[derive(Debug)]
+pub struct PinningCounters {
+    /// Pods that were judged.
+    pub admissions: Counter,
+    /// Of these, those that were turned away.
+    pub admission_errors: Counter,
+    /// How long that took.
+    pub admission_times: Durations,
+    /// Containers that asked for CPUs of their own.
+    pub cpu_requests: Counter,
+    /// Of these, those that were not given any.
+    pub cpu_errors: Counter,
+    /// Containers that asked for memory of their own.
+    pub memory_requests: Counter,
+    /// Of these, those that were not given any.
+    pub memory_errors: Counter,
+    /// Containers whose CPUs lie together as the options ask, by the boundary and the scope.
+    pub aligned: ByLabels<Counter, 2>,
+    /// Containers that were refused because theirs would not.
+    pub misaligned: ByLabels<Counter, 2>,
+}
+
+impl Default for PinningCounters {
+    fn default() -> Self {
+        Self {
+            admissions: Counter::default(),
+            admission_errors: Counter::default(),
+            admission_times: Durations::new(ADMISSIONS),
+            cpu_requests: Counter::default(),
+            cpu_errors: Counter::default(),
+            memory_requests: Counter::default(),
+            memory_errors: Counter::default(),
+            aligned: ByLabels::new(Counter::default),
+            misaligned: ByLabels::new(Counter::default),
+        }
+    }
 }
 
 impl Default for NodeCounters {
@@ -265,6 +344,8 @@ impl Default for NodeCounters {
             event_streams: Counter::default(),
             event_stream_errors: Counter::default(),
             api: OnceLock::new(),
+            rejections: ByLabels::new(Counter::default),
+            pinning: PinningCounters::default(),
         }
     }
 }
@@ -333,6 +414,18 @@ mod tests {
         }
         assert_eq!(calls.read(), [(None, "GET", 1), (Some(200), "GET", 2)]);
         assert_eq!(calls.times.of(["GET"]).read().count, 3);
+    }
+
+    #[test]
+    fn reasons_of_rejections() {
+        for (reason, label) in [
+            ("OutOfcpu", "OutOfcpu"),
+            ("OutOfexample.com/gpu", "OutOfExtendedResources"),
+            ("SMTAlignmentError", "Other"),
+            ("TopologyAffinityError", "TopologyAffinityError"),
+        ] {
+            assert_eq!(rejection_label(reason), label);
+        }
     }
 
     #[test]

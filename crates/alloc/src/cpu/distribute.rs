@@ -1,6 +1,6 @@
 //! Equal shares of as few NUMA nodes as can be, chosen so that what is left is balanced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Level, Packing, Picking, packed};
 use crate::{CpuSet, Machine};
@@ -10,6 +10,8 @@ type Left = BTreeMap<u32, usize>;
 
 /// A way to do it, and how unbalanced what is left would be, in thousandths.
 struct Plan {
+    /// Over more than one socket, where that counts.
+    crosses: bool,
     score: u64,
     share: usize,
     nodes: Vec<u32>,
@@ -18,7 +20,13 @@ struct Plan {
 }
 
 /// The shares; `None` if there are none that work out. `count` is a multiple of `group`.
-pub(super) fn over_nodes(machine: &Machine, free: &CpuSet, count: usize, group: usize) -> Option<CpuSet> {
+/// With `by_socket` nodes of one socket are better than others.
+pub(super) fn over_nodes(
+    machine: &Machine,
+    free: &CpuSet,
+    count: usize,
+    (group, by_socket): (usize, bool),
+) -> Option<CpuSet> {
     if count == 0 {
         return Some(CpuSet::default());
     }
@@ -38,7 +46,7 @@ pub(super) fn over_nodes(machine: &Machine, free: &CpuSet, count: usize, group: 
     for size in groups.div_ceil(per_node)..=groups.min(nodes.len()) {
         let mut best: Option<Plan> = None;
         for chosen in combinations(&nodes, size) {
-            if best.as_ref().is_some_and(|best| best.score == 0) {
+            if best.as_ref().is_some_and(|best| best.score == 0 && !best.crosses) {
                 break;
             }
             let share = count / size / group * group;
@@ -47,9 +55,11 @@ pub(super) fn over_nodes(machine: &Machine, free: &CpuSet, count: usize, group: 
             let fits = enough(&|node| left[&node])
                 && enough(&|node| whole(node).unwrap_or(0))
                 && chosen.iter().all(|node| left[node] >= share);
-            if let Some(plan) =
-                fits.then(|| plan(&left, chosen, share, count - share * size, group)).flatten()
-                && best.as_ref().is_none_or(|best| plan.score < best.score)
+            let crosses = by_socket && crosses_sockets(machine, &chosen);
+            let plan = fits.then(|| plan(&left, chosen, share, count - share * size, group)).flatten();
+            let plan = plan.map(|plan| Plan { crosses, ..plan });
+            if let Some(plan) = plan
+                && best.as_ref().is_none_or(|best| (plan.crosses, plan.score) < (best.crosses, best.score))
             {
                 best = Some(plan);
             }
@@ -68,7 +78,7 @@ fn plan(left: &Left, nodes: Vec<u32>, share: usize, rest: usize, group: usize) -
         *after.get_mut(node)? -= share;
     }
     if rest == 0 {
-        return Some(Plan { score: unbalance(&after), share, nodes, more: Vec::new() });
+        return Some(Plan { crosses: false, score: unbalance(&after), share, nodes, more: Vec::new() });
     }
     let givers: Vec<u32> = nodes.iter().copied().filter(|node| after[node] >= group).collect();
     let mut best: Option<(u64, Vec<u32>)> = None;
@@ -95,7 +105,12 @@ fn plan(left: &Left, nodes: Vec<u32>, share: usize, rest: usize, group: usize) -
             }
         }
     }
-    best.map(|(score, more)| Plan { score, share, nodes, more })
+    best.map(|(score, more)| Plan { crosses: false, score, share, nodes, more })
+}
+
+fn crosses_sockets(machine: &Machine, nodes: &[u32]) -> bool {
+    let there = machine.places().filter(|(_, cpu)| nodes.contains(&cpu.node));
+    there.map(|(_, cpu)| cpu.socket).collect::<BTreeSet<u32>>().len() > 1
 }
 
 fn carry_out(machine: &Machine, by_node: &BTreeMap<u32, CpuSet>, plan: &Plan, group: usize) -> CpuSet {

@@ -48,7 +48,7 @@ fn large() -> Machine {
     })
 }
 
-const PLAIN: Packing = Packing { by_cache: false, spread: false, over_nodes: None };
+const PLAIN: Packing = Packing { by_cache: false, spread: false, over_nodes: None, by_socket: false };
 
 fn check(machine: &Machine, free: &str, count: usize, packing: Packing, expected: &str) {
     let free = if free == "all" { machine.all() } else { set(free) };
@@ -124,6 +124,16 @@ fn distributed_over_nodes() {
     check(&large(), "all", 256, by(1), "0-255");
 }
 
+/// `align-by-socket`: nodes 1 and 2 would leave the best balance, and are on two sockets.
+#[test]
+fn distributed_over_nodes_of_one_socket() {
+    let c = four_nodes();
+    let free = "0-5,10-19,20-29,30-35,40-45,50-59,60-69,70-75";
+    let by = |by_socket| Packing { over_nodes: Some(1), by_socket, ..PLAIN };
+    check(&c, free, 22, by(false), "10-15,20-25,50-54,60-64");
+    check(&c, free, 22, by(true), "0-5,10-15,40-44,50-54");
+}
+
 fn machines() -> impl Strategy<Value = Machine> {
     (0_usize..6, any::<u64>()).prop_map(|(which, offline)| {
         let whole = match which {
@@ -150,7 +160,7 @@ proptest! {
         by_cache in any::<bool>(), spread in any::<bool>(), group in 0_usize..4,
     ) {
         let free: CpuSet = machine.all().iter().filter(|cpu| taken.rotate_left(*cpu) & 1 == 0).collect();
-        let packing = Packing { by_cache, spread, over_nodes: (group > 0).then_some(group) };
+        let packing = Packing { by_cache, spread, over_nodes: (group > 0).then_some(group), by_socket: spread };
         match take(&machine, &free, count, packing) {
             Ok(picked) => {
                 prop_assert_eq!(picked.len(), count);

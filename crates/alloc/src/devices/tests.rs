@@ -49,7 +49,7 @@ fn pod(uid: &str, containers: &[(&str, &str, u32)]) -> Pod {
 fn admit(ledger: &mut Ledger, pod: &Pod) -> Result<Vec<Vec<String>>, AskError> {
     let mut all = Vec::new();
     for ask in asks(pod) {
-        let taken = ledger.take(&ask, &[])?;
+        let taken = ledger.take(&ask, &[], None)?;
         if !taken.is_empty() {
             assert!(ledger.confirm(&ask, vec![1]));
         }
@@ -139,14 +139,14 @@ fn advice_is_advice() {
     let mut ledger = ledger(&[("a", true), ("b", true), ("c", true), ("d", true)]);
     let init = pod("p", &[("init", "init", 2), ("main", "app", 4)]);
     let asks = asks(&init);
-    ledger.take(&asks[0], &["c".into(), "foreign".into(), "d".into()]).unwrap();
+    ledger.take(&asks[0], &["c".into(), "foreign".into(), "d".into()], None).unwrap();
     ledger.confirm(&asks[0], Vec::new());
     let choice = ledger.look(&asks[1]).unwrap().unwrap();
     assert_eq!(
         (choice.chosen, choice.free, choice.missing),
         (vec!["c".into(), "d".into()], vec!["a".into(), "b".into()], 2)
     );
-    let short = ledger.take(&asks[1], &["b".into(), "foreign".into()]).unwrap();
+    let short = ledger.take(&asks[1], &["b".into(), "foreign".into()], None).unwrap();
     assert_eq!(short, ["c".into(), "d".into(), "b".into(), "a".into()].to_vec() as Vec<Arc<str>>);
 }
 
@@ -155,9 +155,9 @@ fn what_a_plugin_refuses_is_free_again_and_not_in_the_file() {
     let mut ledger = ledger(&[("a", true)]);
     let wants = pod("p", &[("main", "app", 1)]);
     let ask = &asks(&wants)[0];
-    ledger.take(ask, &[]).unwrap();
+    ledger.take(ask, &[], None).unwrap();
     assert_eq!(ledger.held().count(), 0, "not confirmed");
-    let error = ledger.take(&asks(&pod("q", &[("main", "app", 1)]))[0], &[]).unwrap_err();
+    let error = ledger.take(&asks(&pod("q", &[("main", "app", 1)]))[0], &[], None).unwrap_err();
     assert!(matches!(error, AskError::TooFew { available: 0, .. }), "{error}");
     ledger.give_back(ask);
     assert_eq!(ledger.holders().count(), 0);
@@ -204,4 +204,56 @@ proptest! {
         ledger.list(&resource(), full(9));
         prop_assert_eq!(admit(&mut ledger, &pod("last", &[("a", "app", 6)])).unwrap()[0].len(), 6);
     }
+}
+
+/// A machine of two nodes with three devices on each.
+fn two_nodes() -> (Ledger, Arc<str>) {
+    let resource: Arc<str> = "example.com/dev".into();
+    let mut ledger = Ledger::default();
+    let device = |at: u32| (Arc::from(format!("d{at}")), Device { healthy: true, nodes: vec![at / 3] });
+    ledger.list(&resource, (0..6).map(device).collect());
+    (ledger, resource)
+}
+
+fn ask_for(resource: &Arc<str>, uid: &str, count: usize) -> Ask {
+    Ask {
+        uid: uid.into(),
+        container: "c".into(),
+        resource: Arc::clone(resource),
+        count,
+        passing: Vec::new(),
+        lasting: vec!["c".into()],
+    }
+}
+
+#[test]
+fn d25_near_devices_come_first() {
+    let (mut ledger, resource) = two_nodes();
+    let near = Some([1].into_iter().collect());
+    let taken = ledger.take(&ask_for(&resource, "p", 4), &[], near).unwrap();
+    let taken: Vec<&str> = taken.iter().map(|id| &**id).collect();
+    assert_eq!(taken, ["d3", "d4", "d5", "d0"]);
+}
+
+#[test]
+fn from_where_devices_could_be_had() {
+    let (mut ledger, resource) = two_nodes();
+    let nodes: NodeMask = [0, 1].into_iter().collect();
+    let shown = |ledger: &Ledger, uid: &str, count| {
+        let hints = ledger.hints(&ask_for(&resource, uid, count), nodes).unwrap();
+        let one = |hint: &crate::Hint| (hint.nodes.unwrap().iter().collect::<Vec<_>>(), hint.preferred);
+        hints.iter().map(one).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&ledger, "p", 2), [(vec![0], true), (vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(&ledger, "p", 4), [(vec![0, 1], true)]);
+    assert_eq!(shown(&ledger, "p", 7), []);
+    let node1 = Some([1].into_iter().collect());
+    ledger.take(&ask_for(&resource, "q", 2), &[], node1).unwrap();
+    // Not preferred: with others' devices given back one node would do.
+    assert_eq!(shown(&ledger, "p", 2), [(vec![0], true), (vec![0, 1], false)]);
+    assert_eq!(shown(&ledger, "q", 2), [(vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(&ledger, "q", 3), [], "what it holds is of another number");
+    let nowhere: Arc<str> = "example.com/other".into();
+    ledger.list(&nowhere, [(Arc::from("x"), Device { healthy: true, nodes: vec![] })].into());
+    assert_eq!(ledger.hints(&ask_for(&nowhere, "p", 1), nodes), None);
 }

@@ -76,9 +76,10 @@ pub struct CgroupValues {
     pub unified: BTreeMap<String, String>,
 }
 
-/// The values for a pod's own cgroup (upstream's `ResourceConfigForPod`). `podPidsLimit` is not among them.
+/// The values for a pod's own cgroup (upstream's `ResourceConfigForPod`). `podPidsLimit` is not among them. A pod with CPUs of its own has no
+/// quota: that would only throttle.
 #[must_use]
-pub fn pod_cgroup_values(pod: &Pod, node: &NodeSettings) -> CgroupValues {
+pub fn pod_cgroup_values(pod: &Pod, node: &NodeSettings, exclusive_cpus: bool) -> CgroupValues {
     let requests = pod_requests(pod, Overhead::Included);
     let limits = pod_limits(pod, Overhead::Included);
     // One container without a limit leaves the pod unlimited, unless the pod itself has one.
@@ -95,7 +96,7 @@ pub fn pod_cgroup_values(pod: &Pod, node: &NodeSettings) -> CgroupValues {
         QosClass::BestEffort => false,
     };
     let period = node.cfs_period_micros.unwrap_or(super::CFS_PERIOD_MICROS);
-    let cpu_quota = if node.cfs_period_micros.is_some() && is_held_to("cpu") {
+    let cpu_quota = if node.cfs_period_micros.is_some() && is_held_to("cpu") && !exclusive_cpus {
         Limit::positive(milli_cpu_to_quota(milli(&limits, "cpu"), period))
     } else {
         Limit::Unlimited

@@ -111,6 +111,34 @@ pub fn pod_limits(pod: &Pod, overhead: Overhead) -> ResourceList {
     sum
 }
 
+/// How many CPUs a container is to have to itself where CPUs are given out: a whole number, in a Guaranteed pod. With pod-level resources
+/// only where `pod_level_managers` says so, and only for one that is Guaranteed by itself.
+#[must_use]
+pub fn exclusive_cpus(pod: &Pod, container: &Container, pod_level_managers: bool) -> usize {
+    if !is_pinned(pod, container, pod_level_managers) {
+        return 0;
+    }
+    let milli = request(container, "cpu").map_or(0, Quantity::milli);
+    if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
+}
+
+/// How much memory of which type a container is to have on NUMA nodes of its own where memory is given out; in bytes.
+#[must_use]
+pub fn pinned_memory(pod: &Pod, container: &Container, pod_level_managers: bool) -> BTreeMap<String, u64> {
+    if !is_pinned(pod, container, pod_level_managers) {
+        return BTreeMap::new();
+    }
+    let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let memory = amounts(requests).filter(|(name, _)| *name == "memory" || name.starts_with("hugepages-"));
+    let bytes = memory.map(|(name, amount)| (name.to_owned(), u64::try_from(amount.value()).unwrap_or(0)));
+    bytes.filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+fn is_pinned(pod: &Pod, container: &Container, pod_level_managers: bool) -> bool {
+    let own = || container.resources.as_ref().is_some_and(|own| class_of(own) == QosClass::Guaranteed);
+    qos_class(pod) == QosClass::Guaranteed && (pod_level(pod).is_none() || pod_level_managers && own())
+}
+
 /// CPU shares for thousandths of a CPU: 1024 per CPU, within the kernel's bounds; 2 for none.
 #[must_use]
 pub fn milli_cpu_to_shares(milli: i64) -> i64 {

@@ -233,7 +233,7 @@ fn empty_dir(
 fn memory_size(pod: &Pod, own_limit: Option<i64>, node: &NodeSettings) -> Option<i64> {
     let of_all = node.allocatable.get("memory").map(|amount| amount.value()).filter(|bytes| *bytes > 0);
     let of_all = of_all.unwrap_or(node.memory_capacity);
-    [Some(of_all), pod_cgroup_values(pod, node).memory.amount(), own_limit]
+    [Some(of_all), pod_cgroup_values(pod, node, false).memory.amount(), own_limit]
         .into_iter()
         .flatten()
         .filter(|bytes| *bytes > 0)

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use mainstay_lifecycle::Admission;
 use mainstay_policy::Rejection;
-use mainstay_types::{EventKind, PodUid};
+use mainstay_types::{EventKind, PodUid, rejection_label};
 use tracing::{info, warn};
 
 use super::Actor;
@@ -103,6 +103,7 @@ impl Actor {
             Verdict::Crowded(rejection) | Verdict::Rejected(rejection) => {
                 warn!(pod = %pod.desired.full_name, pod.uid = %uid, reason = rejection.reason, "pod rejected: {}", rejection.message);
                 pod.reject(&rejection);
+                self.shared.config.counters.rejections.of([rejection_label(&rejection.reason)]).add();
                 let Rejection { reason, message } = rejection;
                 self.shared.event(&pod.desired, None, EventKind::Warning, reason, message);
             }

@@ -68,13 +68,27 @@ fn desired(synced: bool) -> DesiredState {
     DesiredState { generation: 1, synced, pods, ..DesiredState::default() }
 }
 
-fn devices(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_devices::Devices {
+fn resources(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_resources::Resources {
     let config = mainstay_devices::DevicesConfig {
         directory: dir.join("device-plugins"),
         assignments: watch::channel(Arc::default()).0,
         patience: mainstay_devices::Patience::default(),
+        counters: Arc::default(),
     };
-    mainstay_devices::start(config, tasks).unwrap().0
+    let devices = mainstay_devices::start(config, tasks).unwrap().0;
+    let config = mainstay_resources::ResourcesConfig {
+        root: dir.to_owned(),
+        host: mainstay_host::Host::default(),
+        cpus: None,
+        memory: None,
+        topology: mainstay_resources::TopologySettings::default(),
+        pod_level: false,
+        period: Duration::from_secs(10),
+        devices,
+        assignments: watch::channel(Arc::default()).0,
+        counters: Arc::default(),
+    };
+    mainstay_resources::start(config, tasks).unwrap().0
 }
 
 /// A node without a runtime, and what it wishes to be read.
@@ -97,7 +111,8 @@ fn node(dir: &std::path::Path, tasks: &TaskGroup) -> (ReconcileConfig, mpsc::Rec
             pressure: mainstay_types::NodePressure::default(),
         },
         pressure: tokio::sync::watch::channel(mainstay_types::NodePressure::default()).1,
-        devices: devices(dir, tasks),
+        resources: resources(dir, tasks),
+        cpusets_period: Duration::from_secs(10),
         addresses: watch::channel(Arc::from([])).1,
         resolv_conf: None,
         cluster_dns: Vec::new(),

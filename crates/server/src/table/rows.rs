@@ -635,10 +635,13 @@ pub(crate) static ROUTES: &[Route] = &[
     Route {
         path: "/mainstay/v1/resources",
         answers: &[
-            ok(JSON, "`{\"devices\":[DEVICE…]}`: healthy ones and held ones, each with its holder."),
+            ok(
+                JSON,
+                "`{\"devices\":[DEVICE…],\"cpus\":[CPU…],\"memory\":[MEMORY…]}`: healthy devices and held ones, CPUs that are online, memory by NUMA node, each with who holds it.",
+            ),
             NOT_READY,
         ],
-        summary: "Which devices there are, and who holds them.",
+        summary: "Which devices, CPUs and memory there are, and who holds them.",
         handler: Handler::Resources,
         ..OURS
     },

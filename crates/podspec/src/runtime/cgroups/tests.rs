@@ -68,7 +68,7 @@ fn pods_of_every_class() {
             pod_values(2, At(1000), At(GIB)),
         ),
     ] {
-        assert_eq!(pod_cgroup_values(&pod(&spec), &v1()), expected, "{name}");
+        assert_eq!(pod_cgroup_values(&pod(&spec), &v1(), false), expected, "{name}");
     }
 }
 
@@ -81,10 +81,10 @@ fn guaranteed_pods_huge_pages_and_no_quota() {
         huge_pages: HugePages::Only([(2 << 20, 4 << 20)].into()),
         ..pod_values(1024, Limit::At(100_000), Limit::At(GIB))
     };
-    assert_eq!(pod_cgroup_values(&pod(&spec), &v1()), expected);
+    assert_eq!(pod_cgroup_values(&pod(&spec), &v1(), false), expected);
     let no_quota = NodeSettings { cfs_period_micros: None, ..v1() };
     let expected = CgroupValues { cpu_quota: Limit::Unlimited, ..expected };
-    assert_eq!(pod_cgroup_values(&pod(&spec), &no_quota), expected);
+    assert_eq!(pod_cgroup_values(&pod(&spec), &no_quota, false), expected);
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn pods_with_memory_qos() {
         ("gate off", &burstable, &plain, ["0", "0", "max"]),
     ] {
         let expected = files(&[("memory.min", min), ("memory.low", low), ("memory.high", high)]);
-        assert_eq!(pod_cgroup_values(&pod(spec), node).unified, expected, "{name}");
+        assert_eq!(pod_cgroup_values(&pod(spec), node, false).unified, expected, "{name}");
     }
-    assert_eq!(pod_cgroup_values(&pod(&guaranteed), &v1()).unified, BTreeMap::new());
+    assert_eq!(pod_cgroup_values(&pod(&guaranteed), &v1(), false).unified, BTreeMap::new());
 }
 
 fn settings(enforce_pods: bool) -> NodeCgroupSettings {

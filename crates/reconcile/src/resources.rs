@@ -1,4 +1,4 @@
-//! A pod's devices: had before anything else of it is made.
+//! A pod's CPUs, memory and devices: had before anything else of it is made.
 
 use std::{pin::pin, time::Duration};
 
@@ -12,18 +12,24 @@ use crate::worker::{Fact, Order, RETRY_AFTER, Shared, hold};
 /// Plugins answer in milliseconds; one that takes longer is told of.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
 
-/// Sees to it that the pod holds the devices that it asks for. Whether the steps may be taken.
+/// Sees to it that the pod holds the CPUs, memory and devices that it asks for. Whether the steps may be taken.
 ///
-/// A pod of which nothing runs and that cannot have them is turned away, as upstream does; one that runs waits, and tries again: it may
-/// be here without them because the file of who holds what was lost.
+/// A pod of which nothing runs and that cannot have them is turned away, as upstream does; one that runs goes on without CPUs and memory of
+/// its own. For devices it waits, and tries again: it may be here without them because the file of who holds what was lost.
 pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) -> bool {
     let starts = steps.iter().any(|step| matches!(step, Step::Start { .. } | Step::CreateSandbox { .. }));
-    let (devices, pod) = (&shared.config.devices, &order.desired.pod);
-    if !starts || !devices.is_due(pod) {
+    let (resources, pod) = (&shared.config.resources, &order.desired.pod);
+    if !starts {
+        return true;
+    }
+    if !resources.is_due(pod) {
+        if steps.iter().any(|step| matches!(step, Step::CreateSandbox { attempt: 0, .. })) {
+            resources.count_admission();
+        }
         return true;
     }
     let uid = &order.desired.uid;
-    let mut admitted = pin!(order.cancel.cut(devices.admit(pod)));
+    let mut admitted = pin!(order.cancel.cut(resources.admit(pod)));
     let told = tokio::time::timeout(TOLD_AFTER, &mut admitted).await;
     let admitted = match told {
         Ok(admitted) => admitted,
@@ -41,12 +47,16 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
             true
         }
         Some(Err(error)) => {
-            let message = format!("Allocate failed due to {error}, which is unexpected");
+            let (reason, message) = error.refusal();
+            let runs = order.observed.as_deref().is_some_and(ObservedPod::any_running);
             warn!(
                 error = &error as &dyn std::error::Error,
-                "the pod cannot have the devices that it asks for"
+                runs, "the pod cannot have the CPUs, memory or devices that it asks for"
             );
-            if order.observed.as_deref().is_some_and(ObservedPod::any_running) {
+            if runs && error.leaves_it_running() {
+                return true;
+            }
+            if runs {
                 let reason = ContainerReason { reason: "CreateContainerConfigError".into(), message };
                 for step in steps {
                     let Step::Start { name, .. } = step else { continue };
@@ -54,7 +64,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
                     hold(shared, uid, name, cause, RETRY_AFTER).await;
                 }
             } else {
-                let rejection = Rejection { reason: "UnexpectedAdmissionError".to_owned(), message };
+                let rejection = Rejection { reason: reason.to_owned(), message };
                 shared.report(uid, Fact::DevicesRefused { rejection }).await;
             }
             false

@@ -1,0 +1,205 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Cpu;
+
+fn set(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+/// One socket, four cores of two.
+fn small() -> Machine {
+    Machine::new((0..8).map(|cpu| (cpu, Cpu { core: cpu % 4, socket: 0, node: 0, cache: 0 })).collect())
+}
+
+/// Two sockets, three cores of two; even CPUs on the first.
+fn two_sockets() -> Machine {
+    let place = |cpu| Cpu { core: cpu % 6, socket: cpu % 2, node: cpu % 2, cache: cpu % 2 };
+    Machine::new((0..12).map(|cpu| (cpu, place(cpu))).collect())
+}
+
+#[test]
+fn reserved_cpus_are_shared_and_not_given_out() {
+    let mut cpus = Static::new(small(), set("0"), Options::default());
+    assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("0-7")));
+    assert_eq!(cpus.assign("p", "c", 1, Use::Lasting, None).unwrap(), set("4"));
+    assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("0-3,5-7")));
+    let error = cpus.assign("q", "c", 8, Use::Lasting, None).unwrap_err().to_string();
+    assert_eq!(error, "not enough cpus available to satisfy request: requested=8, available=6");
+    let strict = Options { strict_reservation: true, ..Options::default() };
+    let mut cpus = Static::new(small(), set("0"), strict);
+    assert_eq!((cpus.allocatable(), cpus.shared().clone()), (set("1-7"), set("1-7")));
+    cpus.assign("p", "c", 2, Use::Lasting, None).unwrap();
+    cpus.keep_only(|_| false);
+    assert_eq!(cpus.shared().clone(), set("1-7"));
+}
+
+#[test]
+fn whole_cores_or_nothing() {
+    let options = Options { whole_cores: true, ..Options::default() };
+    let mut cpus = Static::new(small(), set("0"), options);
+    let error = cpus.assign("p", "c", 1, Use::Lasting, None).unwrap_err().to_string();
+    assert_eq!(error, "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2");
+    let mut cpus = Static::new(two_sockets(), set("1,6"), options);
+    let error = cpus.assign("p", "c", 10, Use::Lasting, None).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 8, requested CPUs = 10, CPUs per core = 2"
+    );
+    let mut cpus = Static::new(two_sockets(), set("0,6"), options);
+    assert_eq!(cpus.assign("p", "c", 10, Use::Lasting, None).unwrap(), set("1-5,7-11"));
+}
+
+#[test]
+fn init_containers_pass_their_cpus_on_and_sidecars_do_not() {
+    let mut cpus = Static::new(small(), set("0"), Options::default());
+    let init = cpus.assign("p", "init", 4, Use::Passing, None).unwrap();
+    let sidecar = cpus.assign("p", "side", 2, Use::Lasting, None).unwrap();
+    assert!((&sidecar - &init).is_empty(), "taken over from an init container");
+    let app = cpus.assign("p", "app", 2, Use::Lasting, None).unwrap();
+    assert!((&app - &init).is_empty() && (&app & &sidecar).is_empty());
+    assert_eq!(cpus.shared().len(), 4);
+    let other = cpus.assign("q", "c", 3, Use::Lasting, None).unwrap();
+    assert!((&other & &init).is_empty(), "of another pod nothing is passed on");
+    assert_eq!(cpus.assign("p", "app", 2, Use::Lasting, None).unwrap(), app, "asked again, the same");
+    cpus.keep_only(|uid| uid == "q");
+    assert_eq!(cpus.shared().clone(), &set("0-7") - &other);
+}
+
+#[test]
+fn a_restart_changes_nothing_and_what_cannot_be_is_told() {
+    let options = Options::default();
+    let mut cpus = Static::new(small(), set("0"), options);
+    cpus.assign("p", "c", 3, Use::Lasting, None).unwrap();
+    let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
+    let strict = Options { whole_cores: true, ..options };
+    let (again, problems) = Static::restore(small(), set("0"), strict, &state);
+    assert_eq!(
+        (again.state(), problems),
+        (state, Vec::new()),
+        "even where today's options would not give them"
+    );
+    let mut state = CpuState { policy: "static".to_owned(), ..CpuState::default() };
+    for (uid, name, held) in [("a", "c", "1-2"), ("a", "d", "2"), ("b", "c", "2-3"), ("c", "c", "7-8")] {
+        state.entries.entry(uid.to_owned()).or_default().insert(name.to_owned(), set(held));
+    }
+    let (healed, problems) = Static::restore(small(), set("0"), options, &state);
+    assert_eq!(healed.shared().clone(), set("0,3-7"));
+    assert_eq!(
+        problems,
+        [
+            "container c of pod b held CPUs 2-3, of which 2 are another pod's",
+            "container c of pod c held CPUs 7-8, of which 8 are not online any more",
+        ]
+    );
+}
+
+proptest! {
+    /// Any order of admissions, ends and restarts: no CPU has two owners, nothing reserved is given out, and all comes back.
+    #[test]
+    fn nothing_is_lost(steps in proptest::collection::vec((0_u8..6, 0_usize..5, any::<bool>(), 0_u8..8), 1..60), strict in any::<bool>()) {
+        let options = Options { strict_reservation: strict, ..Options::default() };
+        let mut cpus = Static::new(two_sockets(), set("0"), options);
+        let whole = cpus.shared().clone();
+        for (pod, count, passing, what) in steps {
+            let uid = format!("pod-{pod}");
+            match what {
+                0 => { cpus.keep_only(|other| other != uid); }
+                1 => {
+                    let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
+                    let (again, problems) = Static::restore(two_sockets(), set("0"), options, &state);
+                    prop_assert_eq!(problems, Vec::<String>::new());
+                    prop_assert_eq!(again.state(), cpus.state());
+                    cpus = again;
+                }
+                container => {
+                    let of = if passing { Use::Passing } else { Use::Lasting };
+                    let before = cpus.state();
+                    if cpus.assign(&uid, &format!("c{container}"), count, of, None).is_err() {
+                        prop_assert_eq!(cpus.state(), before);
+                    }
+                }
+            }
+            let state = cpus.state();
+            let pods: Vec<CpuSet> = state.entries.values()
+                .map(|sets| sets.values().flat_map(CpuSet::iter).collect()).collect();
+            let held: usize = pods.iter().map(CpuSet::len).sum();
+            prop_assert_eq!(held + state.default.len(), whole.len(), "each CPU has one owner");
+            prop_assert!(pods.iter().all(|pod| !pod.contains(0)));
+        }
+        cpus.keep_only(|_| false);
+        prop_assert_eq!(cpus.shared(), &whole);
+    }
+}
+
+fn shown(hints: Hints) -> Vec<(Vec<u32>, bool)> {
+    let one = |hint: Hint| (hint.nodes.unwrap().iter().collect(), hint.preferred);
+    hints.unwrap().into_iter().map(one).collect()
+}
+
+/// Two sockets of two nodes each, two cores of two on a node: CPUs 0 to 7 are the first threads.
+fn four_nodes() -> Machine {
+    let place = |cpu: u32| Cpu { core: cpu % 8, socket: cpu % 8 / 4, node: cpu % 8 / 2, cache: 0 };
+    Machine::new((0..16).map(|cpu| (cpu, place(cpu))).collect())
+}
+
+#[test]
+fn from_where_cpus_could_be_had() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    assert_eq!(cpus.hints("p", "c", 0), None);
+    assert_eq!(shown(cpus.hints("p", "c", 2)), [(vec![0], true), (vec![1], true), (vec![0, 1], false)]);
+    // Six are on each node, of which one is kept: one node would do if it were free.
+    assert_eq!(shown(cpus.hints("p", "c", 6)), [(vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(cpus.hints("p", "c", 8)), [(vec![0, 1], true)]);
+    assert_eq!(shown(cpus.hints("p", "c", 12)), []);
+    // What is held stays where it is.
+    let near = Some([1].into_iter().collect());
+    assert_eq!(cpus.assign("p", "c", 2, Use::Lasting, near).unwrap(), set("1,7"));
+    assert_eq!(shown(cpus.hints("p", "c", 2)), [(vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(cpus.hints("p", "c", 3)), [], "it has another number");
+    // As many as can be of the node, the rest from anywhere.
+    assert_eq!(cpus.assign("q", "c", 5, Use::Lasting, near).unwrap(), set("3,5,9,11,6"));
+    let missing = cpus.assign("r", "c", 9, Use::Lasting, near).unwrap_err();
+    assert_eq!(missing, AssignError::NotEnough(NotEnough { requested: 9, available: 4 }));
+}
+
+/// A set must have what the pod's init containers pass on.
+#[test]
+fn what_is_passed_on_is_used_again() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    let near = Some([1].into_iter().collect());
+    cpus.assign("p", "i", 2, Use::Passing, near).unwrap();
+    assert_eq!(shown(cpus.hints("p", "c", 1)), [(vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(cpus.pod_hints("p", 2)), [(vec![1], true), (vec![0, 1], false)]);
+    assert_eq!(shown(cpus.pod_hints("q", 3)).len(), 3);
+    assert_eq!(cpus.pod_hints("q", 0), None);
+}
+
+#[test]
+fn a_socket_is_as_good_as_a_node() {
+    let options = Options { by_socket: true, ..Options::default() };
+    let mut cpus = Static::new(four_nodes(), set("0"), options);
+    let preferred = |hints: Hints| -> Vec<Vec<u32>> {
+        shown(hints).into_iter().filter(|(_, preferred)| *preferred).map(|(nodes, _)| nodes).collect()
+    };
+    assert_eq!(preferred(cpus.hints("p", "c", 4)), [vec![1], vec![2], vec![3], vec![0, 1], vec![2, 3]]);
+    // The hint is widened to the whole socket.
+    let near = Some([2].into_iter().collect());
+    assert_eq!(cpus.assign("p", "c", 6, Use::Lasting, near).unwrap(), set("4-6,12-14"));
+}
+
+#[test]
+fn cpus_come_and_go() {
+    let mut cpus = Static::new(small(), set("0"), Options::default());
+    cpus.assign("p", "c", 2, Use::Lasting, None).unwrap();
+    let held = cpus.of("p", "c").unwrap().clone();
+    let fewer =
+        Machine::new(small().places().filter(|(cpu, _)| *cpu != 5).map(|(cpu, at)| (cpu, *at)).collect());
+    cpus.set_machine(fewer);
+    assert_eq!((cpus.allocatable(), cpus.of("p", "c")), (set("1-4,6-7"), Some(&held)));
+    assert!((cpus.shared() & &held).is_empty() && !cpus.shared().contains(5));
+    cpus.set_machine(small());
+    assert_eq!(&(cpus.shared() | &held), &set("0-7"));
+    cpus.release("p");
+    assert_eq!(cpus.shared(), &set("0-7"));
+}

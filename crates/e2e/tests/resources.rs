@@ -1,0 +1,293 @@
+//! CPUs and memory of containers' own, on this machine's real cpusets.
+
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::{fs, time::Duration};
+
+use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, ask, idle, with};
+use mainstay_testkit::{Flavor, wait_until};
+use serde_json::{Value, json};
+
+/// The last CPU is kept for the system: a choice of which the first ones do not come out by themselves.
+fn fixed(more: &str) -> String {
+    format!(
+        "{{cpuManagerPolicy: static, reservedSystemCPUs: \"{}\", cpuManagerReconcilePeriod: 1s{more}}}",
+        last_cpu()
+    )
+}
+
+/// CPUs of this machine; the tests need two.
+fn cpus() -> u32 {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let last = online.trim().rsplit(['-', ',']).next().unwrap().parse::<u32>().unwrap();
+    assert!(last > 0, "a machine of one CPU has none to give");
+    assert_eq!(online.trim(), format!("0-{last}"), "the tests count on CPUs without gaps");
+    last + 1
+}
+
+fn last_cpu() -> u32 {
+    cpus() - 1
+}
+
+/// All but this one, as the kernel writes it.
+fn all_but(cpu: u32) -> String {
+    let last = last_cpu();
+    let range = |from: u32, to: u32| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    match cpu {
+        0 => range(1, last),
+        cpu if cpu == last => range(0, last - 1),
+        cpu => format!("{},{}", range(0, cpu - 1), range(cpu + 1, last)),
+    }
+}
+
+fn guaranteed(cpu: &str) -> Value {
+    let list = json!({ "cpu": cpu, "memory": "64Mi" });
+    let resources = json!({ "resources": { "requests": list, "limits": list } });
+    json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] })
+}
+
+fn simple() -> Value {
+    json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] })
+}
+
+fn pod_cgroup(world: &World, class: &str, pod: &PodSeen) -> CgroupFiles {
+    let uid = format!("pod{}", pod.uid());
+    match class {
+        "" => CgroupFiles::of(world, &["kubepods", &uid]),
+        class => CgroupFiles::of(world, &["kubepods", class, &uid]),
+    }
+}
+
+/// Waits until the kernel has the container on these CPUs.
+#[track_caller]
+fn runs_on(world: &World, class: &str, pod: &PodSeen, cpus: &str) {
+    let files = pod_cgroup(world, class, pod).container(pod.id("c"));
+    wait_until(SOON, &format!("CPUs {cpus}"), || {
+        let found = files.cpus();
+        if found == cpus { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .unwrap();
+}
+
+fn state(world: &World) -> String {
+    fs::read_to_string(world.node.root().join("cpu_manager_state")).unwrap()
+}
+
+/// Waits until the file of who holds what says this.
+#[track_caller]
+fn kept(world: &World, default: &str, entries: &Value) {
+    wait_until(SOON, &format!("{default} and {entries} in the state file"), || {
+        let text = fs::read_to_string(world.node.root().join("cpu_manager_state"))
+            .map_err(|error| error.to_string())?;
+        let kept: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        let same = kept["defaultCpuSet"] == default && kept["entries"] == *entries;
+        if same && kept["policyName"] == "static" { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+}
+
+/// What PodResources says of the pod's container.
+#[track_caller]
+fn holds(world: &World, pod: &str, what: &str, expected: &Value) {
+    wait_until(SOON, &format!("{pod} holds {expected}"), || {
+        let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+        let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
+        let found = pods.into_iter().find(|it| it["name"] == world.full_name(pod));
+        let held = found.map(|pod| pod["containers"][0][what].clone()).unwrap_or_default();
+        let held = if held.is_null() { json!([]) } else { held };
+        if held == *expected { Ok(()) } else { Err(list.to_string()) }
+    })
+    .unwrap();
+}
+
+fn metric(world: &World, name: &str) -> String {
+    let text = world.node.get("/metrics").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or("none").to_owned()
+}
+
+#[test]
+fn a_container_has_cpus_to_itself() {
+    for flavor in Flavor::ALL {
+        let mut world = World::with_config(flavor, &fixed("")).unwrap();
+        let all = format!("0-{}", last_cpu());
+        for (name, zero) in [
+            ("kubelet_cpu_manager_pinning_requests_total", "0"),
+            ("kubelet_cpu_manager_pinning_errors_total", "0"),
+            ("kubelet_topology_manager_admission_requests_total", "0"),
+            ("kubelet_cpu_manager_exclusive_cpu_allocation_count", "0"),
+        ] {
+            assert_eq!(metric(&world, name), zero, "T8 {name}");
+        }
+        world.put("shared", simple()).unwrap();
+        let shared = world.running("shared").unwrap();
+        runs_on(&world, "besteffort", &shared, &all);
+        let allocatable: Vec<String> = (0..last_cpu()).map(|cpu| cpu.to_string()).collect();
+        assert_eq!(ask(&world.node, &["allocatable"]).unwrap()["cpu_ids"], json!(allocatable), "R7");
+
+        world.put("own", guaranteed("1")).unwrap();
+        let own = world.running("own").unwrap();
+        runs_on(&world, "", &own, "0");
+        assert_eq!(world.exec(&own, "c", "grep Cpus_allowed_list /proc/self/status | cut -f2").unwrap(), "0");
+        // C24: a quota would only throttle.
+        assert_eq!(pod_cgroup(&world, "", &own).quota(), None);
+        assert_eq!(pod_cgroup(&world, "", &own).container(own.id("c")).quota(), None);
+        // C22: who shares gives way.
+        runs_on(&world, "besteffort", &shared, &all_but(0));
+        kept(&world, &all_but(0), &json!({ own.uid(): { "c": "0" } }));
+        holds(&world, "own", "cpu_ids", &json!(["0"]));
+        holds(&world, "shared", "cpu_ids", &json!([]));
+        assert_eq!(
+            ask(&world.node, &["allocatable"]).unwrap()["cpu_ids"],
+            json!(allocatable),
+            "R7: the same"
+        );
+        assert_eq!(metric(&world, "kubelet_cpu_manager_pinning_requests_total"), "1");
+        assert_eq!(metric(&world, "kubelet_cpu_manager_exclusive_cpu_allocation_count"), "1");
+        let left = format!("{}", (last_cpu() - 1) * 1000);
+        assert_eq!(metric(&world, "kubelet_cpu_manager_shared_pool_size_millicores"), left);
+
+        // A part of a CPU is nobody's own: R4.
+        world.put("part", guaranteed("100m")).unwrap();
+        let part = world.wait("part", "its place", |pod| pod.runs("c") || pod.phase() == "Failed").unwrap();
+        if part.runs("c") {
+            runs_on(&world, "", &part, &all_but(0));
+            assert_eq!(pod_cgroup(&world, "", &part).quota(), Some(10_000));
+        }
+        world.take_away("part").unwrap();
+        world.gone("part").unwrap();
+
+        // C27: another container of the same name has the same ones. The command goes down with it.
+        drop(world.exec(&own, "c", "while kill -TERM 1; do sleep 0.1; done"));
+        let again = world.wait("own", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+        runs_on(&world, "", &again, "0");
+
+        let before = state(&world);
+        world.node.kill9();
+        world.node.start_again().unwrap();
+        let after = world.running("own").unwrap();
+        assert_eq!(after.id("c"), again.id("c"));
+        holds(&world, "own", "cpu_ids", &json!(["0"]));
+        runs_on(&world, "", &after, "0");
+        runs_on(&world, "besteffort", &shared, &all_but(0));
+        assert_eq!(state(&world), before, "a restart changes nothing");
+
+        world.take_away("own").unwrap();
+        world.gone("own").unwrap();
+        kept(&world, &all, &Value::Null);
+        runs_on(&world, "besteffort", &world.running("shared").unwrap(), &all);
+    }
+}
+
+#[test]
+fn reserved_cpus_may_be_kept_from_everybody() {
+    let strict = fixed(", cpuManagerPolicyOptions: {strict-cpu-reservation: \"true\"}");
+    let world = World::with_config(Flavor::Debian16, &strict).unwrap();
+    world.put("shared", simple()).unwrap();
+    runs_on(&world, "besteffort", &world.running("shared").unwrap(), &all_but(last_cpu()));
+    kept(&world, &all_but(last_cpu()), &Value::Null);
+}
+
+#[test]
+fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
+    let mut world = World::with_config(Flavor::Debian16, &fixed("")).unwrap();
+    world.put("own", guaranteed("1")).unwrap();
+    world.put("shared", simple()).unwrap();
+    let (own, shared) = (world.running("own").unwrap(), world.running("shared").unwrap());
+    runs_on(&world, "", &own, "0");
+    runs_on(&world, "besteffort", &shared, &all_but(0));
+    let (whole, file) = (state(&world), world.node.root().join("cpu_manager_state"));
+    // Cut off; changed; of nobody; on CPUs that are not there.
+    let elsewhere = format!(
+        r#"{{"policyName":"static","defaultCpuSet":"0","entries":{{"{}":{{"c":"4000"}}}},"checksum":0}}"#,
+        own.uid()
+    );
+    for (at, bad) in
+        [whole.trim_end_matches('}').to_owned(), whole.replace("static", "statio"), "[]".into(), elsewhere]
+            .iter()
+            .enumerate()
+    {
+        world.node.kill9();
+        fs::write(&file, bad).unwrap();
+        world.node.start_again().unwrap();
+        kept(&world, &all_but(0), &json!({ own.uid(): { "c": "0" } }));
+        assert_eq!(state(&world), whole);
+        holds(&world, "own", "cpu_ids", &json!(["0"]));
+        let after = world.running("own").unwrap();
+        assert_eq!((after.id("c"), after.restarts("c")), (own.id("c"), 0));
+        runs_on(&world, "", &after, "0");
+        runs_on(&world, "besteffort", &shared, &all_but(0));
+        let node = world
+            .node
+            .wait_for(Duration::from_secs(30), "the condition", |_| {
+                let text = world.node.get("/mainstay/v1/node").map_err(|error| format!("{error:#}"))?;
+                let shown: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+                let conditions = shown["conditions"].as_array().cloned().unwrap_or_default();
+                let found = conditions.into_iter().find(|it| it["type"] == "StateIntact");
+                found.filter(|it| it["status"] == "False").ok_or(text)
+            })
+            .unwrap();
+        let message = node["message"].as_str().unwrap();
+        assert!(message.contains("cpu_manager_state.bad-"), "{at}: {message}");
+    }
+    world.node_event("StateFileSetAside", "cpu_manager_state").unwrap();
+}
+
+#[test]
+fn memory_is_counted_by_numa_node() {
+    let memory = fixed(
+        ", memoryManagerPolicy: Static, topologyManagerPolicy: single-numa-node, systemReserved: {memory: 100Mi}, evictionHard: {memory.available: 28Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]",
+    );
+    let mut world = World::with_config(Flavor::Debian16, &memory).unwrap();
+    world.put("own", guaranteed("1")).unwrap();
+    let own = world.running("own").unwrap();
+    runs_on(&world, "", &own, "0");
+    assert_eq!(pod_cgroup(&world, "", &own).container(own.id("c")).memory_nodes(), "0");
+    let block = json!([{ "memory_type": "memory", "size": (64 << 20).to_string(), "topology": { "nodes": [{ "ID": "0" }] } }]);
+    holds(&world, "own", "memory", &block);
+    let file = world.node.root().join("memory_manager_state");
+    let text = fs::read_to_string(&file).unwrap();
+    let kept: Value = serde_json::from_str(&text).unwrap();
+    let table = &kept["machineState"]["0"]["memoryMap"]["memory"];
+    assert_eq!((&table["systemReserved"], &table["reserved"]), (&json!(128 << 20), &json!(64 << 20)));
+    assert_eq!(
+        kept["entries"][own.uid()]["c"],
+        json!([{ "numaAffinity": [0], "type": "memory", "size": 64 << 20 }])
+    );
+    // R24: what may be given out is what the file says, whoever holds it.
+    let allocatable = ask(&world.node, &["allocatable"]).unwrap();
+    assert_eq!(allocatable["memory"][0]["size"], json!(table["allocatable"].to_string()), "{allocatable}");
+    assert_eq!(metric(&world, "kubelet_memory_manager_pinning_requests_total"), "1");
+    world.node.kill9();
+    world.node.start_again().unwrap();
+    holds(&world, "own", "memory", &block);
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_start() {
+    for (config, words) in [
+        (
+            "{cpuManagerPolicy: static}",
+            "[cpumanager] unable to determine reserved CPU resources for static policy",
+        ),
+        (
+            "{cpuManagerPolicy: static, reservedSystemCPUs: \"4000\"}",
+            "reservedSystemCPUs has 4000, which are not among the CPUs",
+        ),
+        (
+            "{memoryManagerPolicy: Static, kubeReserved: {memory: 1Gi}, evictionHard: {memory.available: 100Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]}",
+            "the total amount \"1Gi\" of type \"memory\" is not equal to the value \"1124Mi\" determined by Node Allocatable feature",
+        ),
+        (
+            "{memoryManagerPolicy: Static, kubeReserved: {memory: 1Gi}, evictionHard: {memory.available: 100Mi}, reservedMemory: [{numaNode: 40, limits: {memory: 1124Mi}}]}",
+            "reservedMemory names the NUMA node 40, which this machine does not have",
+        ),
+    ] {
+        let containerd = mainstay_testkit::Containerd::start(Flavor::Debian16).unwrap();
+        let mut node =
+            mainstay_testkit::Node::builder().containerd(&containerd).config(config).spawn().unwrap();
+        let status = node.wait_for_exit(Duration::from_secs(30)).unwrap();
+        assert!(!status.success() && node.log().contains(words), "{config}: {}", node.log());
+    }
+}

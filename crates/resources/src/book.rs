@@ -1,0 +1,257 @@
+//! The book: CPUs and memory, and who holds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mainstay_alloc::{
+    Block, CpuSet, CpuState, Hint, Machine, MemoryState, MemoryStatic, Static, Topology, TopologyPolicy,
+};
+use mainstay_devices::Devices;
+use mainstay_host::NumaTopology;
+use mainstay_types::{MemoryAmounts, MemoryBlock, Placement, PodUid};
+
+use crate::{
+    AdmitError, Place, Running,
+    ask::{ContainerAsk, PodAsk},
+};
+
+/// CPUs and memory, and who holds them.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) cpus: Option<Static>,
+    pub(crate) memory: Option<MemoryStatic>,
+    pub(crate) machine: Machine,
+    pub(crate) found: NumaTopology,
+    /// What the last containers were given, for what is counted.
+    pub(crate) taking: BTreeMap<String, CpuSet>,
+}
+
+/// What is told of it.
+pub(crate) struct Told {
+    pub(crate) cpus: BTreeSet<u32>,
+    pub(crate) held_cpus: Vec<(PodUid, Box<str>, BTreeSet<u32>)>,
+    pub(crate) memory: Vec<MemoryBlock>,
+    pub(crate) held_memory: Vec<(PodUid, Box<str>, Vec<MemoryBlock>)>,
+    pub(crate) placement: Placement,
+}
+
+impl Book {
+    pub(crate) fn is_due(&self, ask: &PodAsk) -> bool {
+        ask.containers.iter().any(|it| {
+            let cpus =
+                it.cpus > 0 && self.cpus.as_ref().is_some_and(|cpus| cpus.of(&ask.uid, &it.name).is_none());
+            let memory = !it.memory.is_empty()
+                && self.memory.as_ref().is_some_and(|memory| memory.of(&ask.uid, &it.name).is_none());
+            cpus || memory
+        })
+    }
+
+    /// Where a container's things are to lie, and whether it may come in.
+    pub(crate) fn hint(
+        &self,
+        uid: &str,
+        ask: &ContainerAsk,
+        topology: &Topology,
+        devices: &Devices,
+    ) -> (Hint, bool) {
+        if topology.policy == TopologyPolicy::None {
+            return (Hint::ANY, true);
+        }
+        let mut lists = devices.hints(&ask.devices, topology.nodes);
+        lists.extend(self.cpus.as_ref().map(|cpus| cpus.hints(uid, &ask.name, ask.cpus)));
+        lists.extend(self.memory.iter().flat_map(|memory| memory.hints(uid, &ask.name, &ask.memory)));
+        topology.merge(&lists)
+    }
+
+    /// The same for a whole pod.
+    pub(crate) fn pod_hint(&self, ask: &PodAsk, topology: &Topology, devices: &Devices) -> (Hint, bool) {
+        let mut lists = devices.hints(&ask.devices(), topology.nodes);
+        lists.extend(self.cpus.as_ref().map(|cpus| cpus.pod_hints(&ask.uid, ask.cpus())));
+        lists.extend(self.memory.iter().flat_map(|memory| memory.hints(&ask.uid, "", &ask.memory())));
+        topology.merge(&lists)
+    }
+
+    /// Puts CPUs and memory down as the container's own. Whether it had not had them.
+    pub(crate) fn assign(&mut self, uid: &str, ask: &ContainerAsk, hint: Hint) -> Result<bool, AdmitError> {
+        let mut new = false;
+        if let Some(cpus) = self.cpus.as_mut().filter(|_| ask.cpus > 0) {
+            let had = cpus.of(uid, &ask.name).is_some();
+            let given = cpus.assign(uid, &ask.name, ask.cpus, ask.lasts(), hint.nodes)?;
+            if !had {
+                self.taking.insert(ask.name.clone(), given);
+            }
+            new |= !had;
+        }
+        if let Some(memory) = self.memory.as_mut().filter(|_| !ask.memory.is_empty()) {
+            let had = memory.of(uid, &ask.name).is_some();
+            if let Err(error) = memory.assign(uid, &ask.name, &ask.memory, ask.lasts(), hint) {
+                if let Some(cpus) = self.cpus.as_mut().filter(|_| new) {
+                    cpus.take_back(uid, std::slice::from_ref(&ask.name));
+                }
+                return Err(error.into());
+            }
+            new |= !had;
+        }
+        Ok(new)
+    }
+
+    /// Whether the CPUs that the container was given last share a cache.
+    pub(crate) fn in_one_cache(&self, ask: &ContainerAsk) -> bool {
+        let Some(cpus) = self.taking.get(&ask.name) else { return false };
+        let caches: BTreeSet<u32> =
+            cpus.iter().filter_map(|cpu| self.machine.cpu(cpu)).map(|cpu| cpu.cache).collect();
+        caches.len() == 1
+    }
+
+    /// Takes back what some of a pod's containers were given. Of memory the pod's all: what is shared between its containers cannot be told
+    /// apart, and a pod that is turned away runs none.
+    pub(crate) fn take_back(&mut self, uid: &str, containers: &[String]) {
+        if let Some(cpus) = &mut self.cpus {
+            cpus.take_back(uid, containers);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.take_back(uid, containers);
+        }
+    }
+
+    pub(crate) fn release(&mut self, uid: &str) -> bool {
+        let cpus = self.cpus.as_mut().is_some_and(|cpus| cpus.release(uid));
+        self.memory.as_mut().is_some_and(|memory| memory.release(uid)) | cpus
+    }
+
+    pub(crate) fn keep_only(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
+        let cpus = self.cpus.as_mut().is_some_and(|cpus| cpus.keep_only(&is_there));
+        self.memory.as_mut().is_some_and(|memory| memory.keep_only(&is_there)) | cpus
+    }
+
+    /// Puts down what a container that runs has, if it could have been given that. Whether it was.
+    pub(crate) fn adopt(&mut self, ask: &PodAsk, running: &Running) -> bool {
+        let Some(it) = ask.containers.iter().find(|it| it.name == running.container) else { return false };
+        let mut adopted = false;
+        if let Some(cpus) = &mut self.cpus
+            && it.cpus > 0
+            && running.cpus.len() == it.cpus
+            && cpus.of(&ask.uid, &it.name).is_none()
+            && cpus.could_hold(&running.cpus)
+        {
+            cpus.adopt(&ask.uid, &it.name, running.cpus.clone());
+            adopted = true;
+        }
+        if let Some(memory) = &mut self.memory
+            && !it.memory.is_empty()
+            && memory.of(&ask.uid, &it.name).is_none()
+        {
+            let hint = Hint { nodes: Some(running.nodes), preferred: false };
+            adopted |= memory.assign(&ask.uid, &it.name, &it.memory, it.lasts(), hint).is_ok();
+        }
+        adopted
+    }
+
+    pub(crate) fn set_machine(&mut self, found: NumaTopology) {
+        self.machine = Machine::new(found.cpus.clone());
+        if let Some(cpus) = &mut self.cpus {
+            cpus.set_machine(self.machine.clone());
+        }
+        self.found = found;
+    }
+
+    pub(crate) fn place(&self, uid: &str, container: &str) -> Place {
+        let mut place = Place::default();
+        if let Some(cpus) = &self.cpus {
+            let own = cpus.of(uid, container);
+            place.exclusive = own.is_some();
+            place.cpus = own.unwrap_or_else(|| cpus.shared()).to_string();
+        }
+        let blocks = self.memory.as_ref().and_then(|memory| memory.of(uid, container));
+        let nodes: CpuSet = blocks.into_iter().flatten().flat_map(|block| block.nodes.iter()).collect();
+        // Upstream writes a list without ranges.
+        let nodes: Vec<String> = nodes.iter().map(|node| node.to_string()).collect();
+        place.nodes = nodes.join(",");
+        place
+    }
+
+    pub(crate) fn cpu_text(&self) -> String {
+        let none = || CpuState { policy: "none".to_owned(), ..CpuState::default() };
+        self.cpus.as_ref().map_or_else(none, Static::state).to_text()
+    }
+
+    pub(crate) fn memory_text(&self) -> String {
+        match &self.memory {
+            None => MemoryState { policy: "None".to_owned(), ..MemoryState::default() },
+            Some(memory) => MemoryState {
+                policy: "Static".to_owned(),
+                nodes: memory.nodes().clone(),
+                entries: memory.entries().clone(),
+            },
+        }
+        .to_text()
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        let set = |cpus: &CpuSet| cpus.iter().collect::<BTreeSet<u32>>();
+        let cpus = self.cpus.as_ref();
+        let memory = self.memory.as_ref();
+        let held_cpus = cpus.into_iter().flat_map(Static::entries).flat_map(|(uid, containers)| {
+            containers
+                .iter()
+                .map(move |(name, cpus)| (PodUid::from(uid.as_str()), name.as_str().into(), set(cpus)))
+        });
+        let block = |block: &Block| MemoryBlock {
+            kind: block.kind.as_str().into(),
+            bytes: block.bytes,
+            nodes: block.nodes.iter().collect(),
+        };
+        let held_memory = memory.into_iter().flat_map(MemoryStatic::entries).flat_map(|(uid, containers)| {
+            containers.iter().map(move |(name, blocks)| {
+                (PodUid::from(uid.as_str()), name.as_str().into(), blocks.iter().map(block).collect())
+            })
+        });
+        Told {
+            cpus: cpus.map(|cpus| set(&cpus.allocatable())).unwrap_or_default(),
+            held_cpus: held_cpus.collect(),
+            memory: self.allocatable_memory(),
+            held_memory: held_memory.collect(),
+            placement: Placement {
+                cpus: self.found.cpus.clone(),
+                pins_cpus: cpus.is_some(),
+                reserved: cpus.map(|cpus| set(cpus.reserved())).unwrap_or_default(),
+                shared: cpus.map(|cpus| set(cpus.shared())).unwrap_or_default(),
+                memory: self.memory_amounts(),
+                pins_memory: memory.is_some(),
+            },
+        }
+    }
+
+    /// One block for each node and type of which there is something.
+    fn allocatable_memory(&self) -> Vec<MemoryBlock> {
+        let nodes = self.memory.iter().flat_map(MemoryStatic::nodes);
+        let blocks = nodes.flat_map(|(node, it)| {
+            it.tables.iter().map(|(kind, table)| MemoryBlock {
+                kind: kind.as_str().into(),
+                bytes: table.allocatable,
+                nodes: vec![*node],
+            })
+        });
+        blocks.filter(|block| block.bytes > 0).collect()
+    }
+
+    fn memory_amounts(&self) -> BTreeMap<u32, BTreeMap<Box<str>, MemoryAmounts>> {
+        if let Some(memory) = &self.memory {
+            let kinds = |node: &mainstay_alloc::MemoryNode| {
+                let amounts = node.tables.iter().map(|(kind, table)| {
+                    let amounts = MemoryAmounts {
+                        total: table.total,
+                        system_reserved: table.system_reserved,
+                        allocatable: table.allocatable,
+                        held: table.reserved,
+                    };
+                    (kind.as_str().into(), amounts)
+                });
+                amounts.collect()
+            };
+            return memory.nodes().iter().map(|(id, node)| (*id, kinds(node))).collect();
+        }
+        let whole = |bytes| MemoryAmounts { total: bytes, allocatable: bytes, ..MemoryAmounts::default() };
+        let nodes = self.found.nodes.iter();
+        nodes.map(|(id, node)| (*id, [("memory".into(), whole(node.bytes))].into())).collect()
+    }
+}

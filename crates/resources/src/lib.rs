@@ -1,0 +1,654 @@
+//! CPUs and memory: who holds which of them, beside which devices (upstream's CPU, memory and topology managers of 1.37).
+//!
+//! Reconcile asks: [`Resources::admit`] once for a pod before anything of it is made, [`Resources::place`] for each container that is made,
+//! [`Resources::release`] when the pod has come to rest. What is decided is decided by pure functions of `mainstay_alloc` over one book, under one
+//! lock ([decision 13](../../../docs/decisions/0013-one-book-of-cpus-and-memory.md)); it is on disk in upstream's state files before a container is made.
+//!
+//! A state file that cannot be used is set aside, and the book is rebuilt from the containers that run ([`Resources::rebuild`]); nobody is
+//! let in before that.
+//!
+//! What it does not do: it sets no cpuset and asks no runtime (see `reconcile`), and does not judge whether a pod fits on the node (see `policy`).
+//!
+//! In: `/sys`, looked at each period. Out: assignments by `watch`. Tasks, in the group given to [`start`]: `cpus`, `cpu and memory files`.
+
+#![forbid(unsafe_code)]
+
+mod ask;
+mod book;
+mod error;
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_alloc::{
+    CpuSet, CpuState, MemoryMachine, MemoryState, MemoryStatic, NodeMask, Options, Static, take,
+};
+use mainstay_alloc::{Machine, Packing, Topology, TopologyPolicy};
+use mainstay_devices::Devices;
+use mainstay_host::{Host, NumaTopology};
+use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_types::{Assignments, HugePages, NodeCounters, PodUid};
+use tokio::sync::{Notify, watch};
+
+pub use error::{AdmitError, ResourcesError};
+pub use file::WriteError;
+
+use crate::{
+    ask::{ContainerAsk, Given, PodAsk},
+    book::Book,
+    file::StateFile,
+};
+
+/// How often what cannot be done near enough is tried anew: another pod took what was chosen in between.
+const TRIES: usize = 4;
+
+/// What the crate works with.
+#[derive(Debug)]
+pub struct ResourcesConfig {
+    /// Where the state files are.
+    pub root: PathBuf,
+    /// The machine.
+    pub host: Host,
+    /// `cpuManagerPolicy: static`.
+    pub cpus: Option<CpuSettings>,
+    /// `memoryManagerPolicy: Static`: what is kept for the system, by NUMA node and type.
+    pub memory: Option<BTreeMap<u32, BTreeMap<String, u64>>>,
+    /// `topologyManager…`.
+    pub topology: TopologySettings,
+    /// Gate `PodLevelResourceManagers`.
+    pub pod_level: bool,
+    /// How often it is looked which CPUs are online (`cpuManagerReconcilePeriod`).
+    pub period: Duration,
+    /// Whoever gives out devices.
+    pub devices: Devices,
+    /// Where it is told who holds what.
+    pub assignments: watch::Sender<Arc<Assignments>>,
+    /// What is counted.
+    pub counters: Arc<NodeCounters>,
+}
+
+/// How CPUs are given out.
+#[derive(Clone, Debug)]
+pub struct CpuSettings {
+    /// `reservedSystemCPUs`; else so many are chosen.
+    pub reserved: Option<CpuSet>,
+    /// How many are kept for the system.
+    pub reserved_count: usize,
+    /// `cpuManagerPolicyOptions`.
+    pub options: Options,
+}
+
+/// How what is given out is to lie together.
+#[derive(Clone, Debug, Default)]
+pub struct TopologySettings {
+    /// `topologyManagerPolicy`.
+    pub policy: TopologyPolicy,
+    /// `topologyManagerScope: pod`.
+    pub whole_pods: bool,
+    /// `prefer-closest-numa-nodes`.
+    pub prefer_closest: bool,
+    /// `max-allowable-numa-nodes`.
+    pub most_nodes: usize,
+}
+
+/// The node's CPUs and memory. Clones are of one.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    book: Mutex<Book>,
+    given: Given,
+    topology: Topology,
+    whole_pods: bool,
+    devices: Devices,
+    assignments: watch::Sender<Arc<Assignments>>,
+    counters: Arc<NodeCounters>,
+    cpu_file: StateFile,
+    memory_file: StateFile,
+    /// What is held has changed, and nobody waits for it to be written.
+    unwritten: Notify,
+    /// Held while it is told what there is, so that what was true last is told last.
+    telling: Mutex<()>,
+    /// How often the book has changed.
+    changes: watch::Sender<u64>,
+    /// The book is whole: nothing is to be rebuilt any more.
+    whole: watch::Sender<bool>,
+}
+
+/// Where a container is to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// CPUs as the kernel lists them; empty where they are not given out.
+    pub cpus: String,
+    /// The CPUs are its own.
+    pub exclusive: bool,
+    /// NUMA nodes for its memory as the kernel lists them; empty where it is not given out.
+    pub nodes: String,
+}
+
+/// A container that runs, and where.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Its pod.
+    pub pod: Arc<Pod>,
+    /// Its name.
+    pub container: String,
+    /// The CPUs that it may use.
+    pub cpus: CpuSet,
+    /// The NUMA nodes that its memory may come from.
+    pub nodes: NodeMask,
+}
+
+/// Reads the machine and the state files. What is wrong with those is returned as sentences for the node's events.
+///
+/// # Errors
+/// When CPUs or memory cannot be given out on this machine as they are configured.
+pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, Vec<String>), ResourcesError> {
+    let found = config.host.numa_topology()?;
+    let machine = Machine::new(found.cpus.clone());
+    let topology = topology(&config.topology, &found)?;
+    let mut problems = Vec::new();
+    let cpu_file = StateFile::new(config.root.join("cpu_manager_state"));
+    let memory_file = StateFile::new(config.root.join("memory_manager_state"));
+    let cpus = match &config.cpus {
+        None => None,
+        Some(settings) => {
+            let reserved = reserved(settings, &machine)?;
+            if settings.options.by_socket && machine.sockets() > machine.nodes() {
+                let (sockets, nodes) = (machine.sockets(), machine.nodes());
+                return Err(ResourcesError::MoreSocketsThanNodes { sockets, nodes });
+            }
+            let kept = cpu_file.read(CpuState::from_text).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            let (cpus, wrong) =
+                Static::restore(machine.clone(), reserved, settings.options, &kept.unwrap_or_default());
+            if !wrong.is_empty() {
+                problems.push(cpu_file.set_aside(&wrong.join("; ")));
+            }
+            Some(cpus)
+        }
+    };
+    let memory = match &config.memory {
+        None => None,
+        Some(reserved) => {
+            let machine = memory_machine(&found, reserved)?;
+            let kept = memory_file.read(MemoryState::from_text).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            let (memory, wrong) = MemoryStatic::restore(machine, &kept.unwrap_or_default().entries);
+            if !wrong.is_empty() {
+                problems.push(memory_file.set_aside(&wrong.join("; ")));
+            }
+            Some(memory)
+        }
+    };
+    let given = Given { cpus: cpus.is_some(), memory: memory.is_some(), pod_level: config.pod_level };
+    let resources = Resources {
+        inner: Arc::new(Inner {
+            book: Mutex::new(Book { cpus, memory, machine, found, taking: BTreeMap::new() }),
+            given,
+            topology,
+            whole_pods: config.topology.whole_pods,
+            devices: config.devices,
+            assignments: config.assignments,
+            counters: config.counters,
+            cpu_file,
+            memory_file,
+            unwritten: Notify::new(),
+            telling: Mutex::default(),
+            changes: watch::channel(0).0,
+            whole: watch::channel(problems.is_empty()).0,
+        }),
+    };
+    if given.cpus {
+        // Series that count nothing yet are there from the start.
+        let counters = &resources.inner.counters.pinning;
+        for boundary in ["physical_cpu", "uncore_cache"] {
+            counters.aligned.of([boundary, "container"]);
+        }
+        counters.misaligned.of(["physical_cpu", "container"]);
+    }
+    resources.publish();
+    resources.inner.unwritten.notify_one();
+    let (writer, shutdown) = (resources.clone(), tasks.shutdown());
+    tasks.spawn("cpu and memory files", async move { writer.write_when_changed(&shutdown).await });
+    if given.cpus {
+        let (looker, shutdown, host, period) =
+            (resources.clone(), tasks.shutdown(), config.host, config.period);
+        tasks.spawn("cpus", async move { looker.follow_cpus(&host, period, &shutdown).await });
+    }
+    Ok((resources, problems))
+}
+
+fn topology(settings: &TopologySettings, found: &NumaTopology) -> Result<Topology, ResourcesError> {
+    let nodes: NodeMask = found.nodes.keys().copied().collect();
+    let topology = Topology { policy: settings.policy, nodes, distances: None };
+    if settings.policy == TopologyPolicy::None {
+        return Ok(topology);
+    }
+    if found.nodes.len() > settings.most_nodes {
+        return Err(ResourcesError::TooManyNodes { most: settings.most_nodes, found: found.nodes.len() });
+    }
+    if !settings.prefer_closest {
+        return Ok(topology);
+    }
+    if found.distances.len() < found.nodes.len() * found.nodes.len() {
+        return Err(ResourcesError::NoDistances);
+    }
+    Ok(Topology { distances: Some(found.distances.clone()), ..topology })
+}
+
+fn reserved(settings: &CpuSettings, machine: &Machine) -> Result<CpuSet, ResourcesError> {
+    if settings.reserved_count == 0 {
+        return Err(ResourcesError::NothingReserved);
+    }
+    let online = machine.all();
+    match &settings.reserved {
+        None => take(machine, &online, settings.reserved_count, Packing::default())
+            .map_err(ResourcesError::Reserve),
+        Some(given) if (given - &online).is_empty() => Ok(given.clone()),
+        Some(given) => Err(ResourcesError::ReservedOffline { missing: given - &online, online }),
+    }
+}
+
+fn memory_machine(
+    found: &NumaTopology,
+    reserved: &BTreeMap<u32, BTreeMap<String, u64>>,
+) -> Result<MemoryMachine, ResourcesError> {
+    if let Some(node) = reserved.keys().find(|node| !found.nodes.contains_key(node)) {
+        return Err(ResourcesError::NoSuchNode(*node));
+    }
+    let mut nodes = BTreeMap::new();
+    for (id, node) in &found.nodes {
+        let of = |kind: &str| reserved.get(id).and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
+        let mut types = BTreeMap::from([("memory".to_owned(), (node.bytes, of("memory")))]);
+        for pages in &node.huge_pages {
+            let size = i64::try_from(pages.page_size.saturating_mul(1024)).unwrap_or(i64::MAX);
+            let kind = HugePages { size_bytes: size, count: 0 }.resource_name();
+            let total = pages.page_size.saturating_mul(1024).saturating_mul(pages.num_pages);
+            types.insert(kind.clone(), (total, of(&kind)));
+        }
+        nodes.insert(*id, types);
+    }
+    Ok(MemoryMachine { nodes })
+}
+
+/// Whether `reservedMemory` is what is kept back together, by type, as upstream demands.
+///
+/// # Errors
+/// Which it is that differs.
+pub fn check_reserved_memory(
+    reserved: &BTreeMap<u32, BTreeMap<String, u64>>,
+    kept_back: &BTreeMap<String, u64>,
+) -> Result<(), ResourcesError> {
+    let mut given: BTreeMap<&str, u64> = BTreeMap::new();
+    for (kind, bytes) in reserved.values().flatten() {
+        let sum = given.entry(kind.as_str()).or_default();
+        *sum = sum.saturating_add(*bytes);
+    }
+    if given.get("memory").copied().unwrap_or(0) == 0 && kept_back.get("memory").copied().unwrap_or(0) == 0 {
+        return Err(ResourcesError::NoReservedMemory);
+    }
+    let kept = kept_back.iter().filter(|(kind, _)| *kind == "memory" || kind.starts_with("hugepages-"));
+    let kept: BTreeMap<&str, u64> = kept.map(|(kind, bytes)| (kind.as_str(), *bytes)).collect();
+    let kinds: std::collections::BTreeSet<&str> = given.keys().chain(kept.keys()).copied().collect();
+    for kind in kinds {
+        let of = |list: &BTreeMap<&str, u64>| list.get(kind).copied().unwrap_or(0);
+        if of(&given) != of(&kept) {
+            let shown =
+                |bytes| mainstay_types::Quantity::bytes(i64::try_from(bytes).unwrap_or(i64::MAX)).to_string();
+            return Err(ResourcesError::ReservedMemory {
+                kind: kind.to_owned(),
+                given: shown(of(&given)),
+                needed: shown(of(&kept)),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Resources {
+    /// Whoever gives out devices.
+    #[must_use]
+    pub fn devices(&self) -> &Devices {
+        &self.inner.devices
+    }
+
+    /// Whether CPUs are given out.
+    #[must_use]
+    pub fn pins_cpus(&self) -> bool {
+        self.inner.given.cpus
+    }
+
+    /// How often the book has changed, as it does.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
+    /// Whether the pod asks for something that it does not hold yet.
+    #[must_use]
+    pub fn is_due(&self, pod: &Pod) -> bool {
+        self.inner.devices.is_due(pod) || self.is_pin_due(&PodAsk::of(pod, self.inner.given))
+    }
+
+    fn is_pin_due(&self, ask: &PodAsk) -> bool {
+        (self.inner.given.cpus || self.inner.given.memory) && self.book().is_due(ask)
+    }
+
+    /// Counts a pod that is let in without asking for anything.
+    pub fn count_admission(&self) {
+        self.inner.counters.pinning.admissions.add();
+        self.inner.counters.pinning.admission_times.observe(Duration::ZERO);
+    }
+
+    /// Gives a pod's containers what they ask for; what they hold they keep. After this has returned it is on disk. Waits until the book is
+    /// whole, and for device plugins within their patience.
+    ///
+    /// # Errors
+    /// Why the pod cannot run here; it holds nothing then that it did not hold before.
+    ///
+    /// # Cancel safety
+    /// What a container was about to be given stays with it until [`Self::release`].
+    pub async fn admit(&self, pod: &Pod) -> Result<(), AdmitError> {
+        // The sender lives as long as this.
+        self.inner.whole.subscribe().wait_for(|whole| *whole).await.ok();
+        let begun = Instant::now();
+        let done = Box::pin(self.give(pod)).await;
+        let counters = &self.inner.counters.pinning;
+        counters.admissions.add();
+        counters.admission_times.observe(begun.elapsed());
+        if done.is_err() {
+            counters.admission_errors.add();
+        }
+        done
+    }
+
+    async fn give(&self, pod: &Pod) -> Result<(), AdmitError> {
+        let ask = PodAsk::of(pod, self.inner.given);
+        let mut new: Vec<String> = Vec::new();
+        let mut devices = Vec::new();
+        let given = self.give_each(&ask, &mut new, &mut devices).await;
+        let kept = match given {
+            Ok(()) => self.keep(&new, &devices).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            devices.iter().for_each(|given| self.inner.devices.take_back(given));
+            if !new.is_empty() {
+                self.book().take_back(&ask.uid, &new);
+                self.changed();
+            }
+            return Err(error);
+        }
+        if !new.is_empty() {
+            self.changed();
+        }
+        Ok(())
+    }
+
+    /// Not told before it is on disk.
+    async fn keep(&self, new: &[String], devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
+        if !new.is_empty() {
+            self.save().await.map_err(AdmitError::File)?;
+        }
+        for given in devices {
+            self.inner.devices.settle(given).await?;
+        }
+        Ok(())
+    }
+
+    /// Container by container: where everything is to lie, then CPUs and memory in the book, then devices.
+    async fn give_each(
+        &self,
+        ask: &PodAsk,
+        new: &mut Vec<String>,
+        devices: &mut Vec<mainstay_devices::Given>,
+    ) -> Result<(), AdmitError> {
+        let inner = &self.inner;
+        let for_all = if inner.whole_pods && inner.topology.policy != TopologyPolicy::None {
+            let (hint, admitted) = self.book().pod_hint(ask, &inner.topology, &inner.devices);
+            if !admitted {
+                return Err(self.misaligned("pod"));
+            }
+            Some(hint)
+        } else {
+            None
+        };
+        for container in &ask.containers {
+            let mut tries = 0;
+            loop {
+                let hint = {
+                    let mut book = self.book();
+                    let hint = match for_all {
+                        Some(hint) => hint,
+                        None => {
+                            let (hint, admitted) =
+                                book.hint(&ask.uid, container, &inner.topology, &inner.devices);
+                            if !admitted {
+                                return Err(self.misaligned("container"));
+                            }
+                            hint
+                        }
+                    };
+                    let given = book.assign(&ask.uid, container, hint);
+                    self.count(&book, container, &given);
+                    if given? {
+                        new.push(container.name.clone());
+                    }
+                    hint
+                };
+                let given = inner.devices.give_all(container.devices.clone(), hint.nodes).await?;
+                let lies =
+                    hint.nodes.is_none_or(|nodes| !hint.preferred || inner.devices.is_near(&given, nodes));
+                tries += 1;
+                if lies || tries >= TRIES {
+                    devices.push(given);
+                    if !lies {
+                        return Err(self.misaligned("container"));
+                    }
+                    break;
+                }
+                // Somebody else took the near ones meanwhile.
+                inner.devices.take_back(&given);
+                if let Some(at) = new.iter().position(|name| *name == container.name) {
+                    new.remove(at);
+                    self.book().take_back(&ask.uid, std::slice::from_ref(&container.name));
+                }
+            }
+            let asks = container.cpus > 0 || !container.memory.is_empty() || !container.devices.is_empty();
+            if asks && for_all.is_none() && inner.topology.policy == TopologyPolicy::SingleNumaNode {
+                inner.counters.pinning.aligned.of(["numa_node", "container"]).add();
+            }
+        }
+        if for_all.is_some() && inner.topology.policy == TopologyPolicy::SingleNumaNode {
+            inner.counters.pinning.aligned.of(["numa_node", "pod"]).add();
+        }
+        Ok(())
+    }
+
+    fn misaligned(&self, scope: &'static str) -> AdmitError {
+        if self.inner.topology.policy == TopologyPolicy::SingleNumaNode {
+            self.inner.counters.pinning.misaligned.of(["numa_node", scope]).add();
+        }
+        AdmitError::Topology
+    }
+
+    fn count(&self, book: &Book, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
+        let counters = &self.inner.counters.pinning;
+        match given {
+            Ok(false) => return,
+            Ok(true) | Err(_) => {}
+        }
+        if container.cpus > 0 {
+            counters.cpu_requests.add();
+        }
+        if !container.memory.is_empty() && !matches!(given, Err(AdmitError::Cpus(_))) {
+            counters.memory_requests.add();
+        }
+        match given {
+            Err(AdmitError::Cpus(error)) => {
+                counters.cpu_errors.add();
+                if !matches!(error, mainstay_alloc::AssignError::NotEnough(_)) {
+                    counters.misaligned.of(["physical_cpu", "container"]).add();
+                }
+            }
+            Err(AdmitError::Memory(_)) => counters.memory_errors.add(),
+            Ok(true) if container.cpus > 0 => {
+                let whole_cores = book.cpus.as_ref().is_some_and(Static::takes_whole_cores);
+                if whole_cores {
+                    counters.aligned.of(["physical_cpu", "container"]).add();
+                }
+                if book.in_one_cache(container) {
+                    counters.aligned.of(["uncore_cache", "container"]).add();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a container is to run now.
+    #[must_use]
+    pub fn place(&self, uid: &str, container: &str) -> Place {
+        self.book().place(uid, container)
+    }
+
+    /// Whether some container of the pod has CPUs of its own.
+    #[must_use]
+    pub fn holds_cpus(&self, uid: &str) -> bool {
+        self.inner.given.cpus
+            && self.book().cpus.as_ref().is_some_and(|cpus| cpus.entries().contains_key(uid))
+    }
+
+    /// Takes back what a pod holds: it has come to rest.
+    pub fn release(&self, uid: &PodUid) {
+        self.inner.devices.release(uid);
+        let held = self.book().release(uid.as_str());
+        if held {
+            self.changed();
+            self.inner.unwritten.notify_one();
+        }
+    }
+
+    /// Takes back what pods hold of which nobody knows any more.
+    pub fn keep_only(&self, is_there: impl Fn(&str) -> bool) {
+        self.inner.devices.keep_only(&is_there);
+        let held = self.book().keep_only(&is_there);
+        if held {
+            self.changed();
+            self.inner.unwritten.notify_one();
+        }
+    }
+
+    /// Whether the book has yet to be rebuilt from what runs.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        !*self.inner.whole.borrow()
+    }
+
+    /// Puts down what containers that run have, where the book does not say: it was lost. From then on pods are let in. How many were put
+    /// down.
+    pub fn rebuild(&self, running: &[Running]) -> usize {
+        let mut found = 0;
+        {
+            let mut book = self.book();
+            for it in running {
+                let ask = PodAsk::of(&it.pod, self.inner.given);
+                found += usize::from(book.adopt(&ask, it));
+            }
+        }
+        self.inner.whole.send_replace(true);
+        self.changed();
+        self.inner.unwritten.notify_one();
+        found
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.publish();
+        self.inner.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Tells what has changed.
+    fn publish(&self) {
+        let _turn = self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.book().told();
+        self.inner.assignments.send_if_modified(|now| {
+            let mut next = Assignments::clone(now);
+            next.set_cpus(told.cpus, told.held_cpus);
+            next.set_memory(told.memory, told.held_memory);
+            if *next.placement != told.placement {
+                next.placement = Arc::new(told.placement);
+            }
+            let differs = next != **now;
+            if differs {
+                *now = Arc::new(next);
+            }
+            differs
+        });
+    }
+
+    async fn save(&self) -> Result<(), WriteError> {
+        self.inner.cpu_file.write(|| self.book().cpu_text()).await?;
+        self.inner.memory_file.write(|| self.book().memory_text()).await
+    }
+
+    async fn save_or_tell(&self) {
+        // Nothing is written over what is still to be rebuilt.
+        if self.is_lost() {
+            return;
+        }
+        if let Err(error) = self.save().await {
+            tracing::warn!(%error, "who holds which CPUs and memory is not on disk; it is tried again with the next change");
+        }
+    }
+
+    async fn write_when_changed(&self, shutdown: &Shutdown) {
+        // Cancel safe: a notification that is not taken is there the next time.
+        while shutdown.run_until_signalled(self.inner.unwritten.notified()).await.is_some() {
+            self.save_or_tell().await;
+        }
+        // What changed last.
+        self.save_or_tell().await;
+    }
+
+    /// CPUs may be taken offline and brought back while mainstay runs.
+    async fn follow_cpus(&self, host: &Host, period: Duration, shutdown: &Shutdown) {
+        let period = period.max(Duration::from_secs(1));
+        while shutdown.run_until_signalled(tokio::time::sleep(period)).await.is_some() {
+            // One small file; the rest is read when it says something else.
+            let Ok(online) = host.online_cpus() else { continue };
+            let online: CpuSet = online.into_iter().collect();
+            let before = self.book().machine.all();
+            if online == before {
+                continue;
+            }
+            match host.numa_topology() {
+                Ok(found) => {
+                    tracing::warn!(%before, %online, "other CPUs are online");
+                    self.book().set_machine(found);
+                    self.changed();
+                    self.inner.unwritten.notify_one();
+                }
+                Err(error) => tracing::warn!(%error, "cannot tell where the machine's CPUs are"),
+            }
+        }
+    }
+}
