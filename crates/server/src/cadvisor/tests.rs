@@ -161,6 +161,7 @@ fn what_is_denied_is_not_written() {
     let families = FamilyChoice {
         allow: vec!["container_*".into(), "machine_cpu_cores".into()],
         deny: vec!["container_memory_*".into(), "container_scrape_error".into()],
+        ..FamilyChoice::default()
     };
     let some = Source { families: Arc::new(families), ..source(&[]) };
     let text = text(&some);
