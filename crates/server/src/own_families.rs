@@ -789,16 +789,22 @@ mod tests {
         let before = text(&source);
         for name in [
             "kubelet_image_pull",
-            "kubelet_pod_start",
+            "kubelet_pod_status_sync",
             "kubelet_started_containers",
             "kubelet_running",
-            "kubelet_pleg",
+            "kubelet_pleg_last_seen",
+            "kubelet_cgroup_manager",
+            "rest_client",
+            "storage_operation",
         ] {
             assert!(!before.contains(name), "{name} in\n{before}");
         }
-        for line in
-            ["kubelet_cgroup_version 2", "kubernetes_feature_enabled{name=\"Other\",stage=\"ALPHA\"} 0"]
-        {
+        for line in [
+            "kubelet_cgroup_version 2",
+            "kubernetes_feature_enabled{name=\"Other\",stage=\"ALPHA\"} 0",
+            // What begins with its first count would have no rate.
+            "kubelet_pod_start_duration_seconds_count 0",
+        ] {
             assert!(before.lines().any(|it| it == line), "{line} in\n{before}");
         }
         for family in [

@@ -228,11 +228,11 @@ fn files_that_vanish_after_the_cgroup_was_opened() {
         let (dir, mut cgroup) = one(&files);
         let mut buffer = Vec::new();
         cgroup.read(at(0), &mut buffer).unwrap();
-        let path = dir.path().join("pod1").join(gone);
+        let place = dir.path().join("pod1");
         if gone == "." {
-            fs::remove_dir_all(path).unwrap();
+            fs::remove_dir_all(place).unwrap();
         } else {
-            fs::remove_file(path).unwrap();
+            fs::remove_file(place.join(gone)).unwrap();
         }
         let found = cgroup.read(at(10), &mut buffer);
         match gone {

@@ -114,7 +114,7 @@ async fn the_manual_is_served() {
 async fn families_that_are_denied_are_on_no_page() {
     let families = |deny: &[&str]| {
         let deny = deny.iter().map(|it| (*it).to_owned()).collect();
-        Fixture::configured(|config| config.families = crate::FamilyChoice { allow: Vec::new(), deny }).0
+        Fixture::configured(|config| config.families = crate::FamilyChoice { deny, ..Default::default() }).0
     };
     let paths = [
         "/metrics",
