@@ -273,7 +273,7 @@ fn what_cannot_be_is_refused_at_the_start() {
         ),
         (
             "{cpuManagerPolicy: static, reservedSystemCPUs: \"4000\"}",
-            "reservedSystemCPUs has 4000, which are not among the CPUs",
+            "reservedCPUs: 4000 is not a subset of online-cpus",
         ),
         (
             "{memoryManagerPolicy: Static, kubeReserved: {memory: 1Gi}, evictionHard: {memory.available: 100Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]}",

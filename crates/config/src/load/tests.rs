@@ -366,7 +366,7 @@ fn not_yet_lists_what_was_set() {
             "port: 10250\nhairpinMode: none\nstaticPodPath: /x\nlogging: {verbosity: 2, flushFrequency: 5s}",
         ),
         &["hairpinMode: hairpin-veth\nport: null"],
-        &["--bootstrap-kubeconfig=/k", "--root-dir=/r", "--topology-manager-scope=pod"],
+        &["--bootstrap-kubeconfig=/k", "--root-dir=/r", "--volume-plugin-dir=/v"],
     );
     let found: Vec<(&str, &str)> =
         loaded.not_yet.iter().map(|not_yet| (not_yet.path.as_str(), not_yet.set_by.as_str())).collect();
@@ -376,7 +376,7 @@ fn not_yet_lists_what_was_set() {
             ("--bootstrap-kubeconfig", "command line"),
             ("hairpinMode", "/etc/node/d/0.conf"),
             ("logging.flushFrequency", "/etc/node/config.yaml"),
-            ("topologyManagerScope", "command line"),
+            ("volumePluginDir", "command line"),
         ]
     );
     assert!(good(Some(""), &[], &[]).not_yet.is_empty());
