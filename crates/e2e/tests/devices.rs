@@ -393,7 +393,7 @@ fn upstreams_sample_plugin_is_served() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
     command.arg(world.node.root().join("device-plugins")).arg(tool("sample-device-plugin").unwrap());
-    let mut plugin = Ended(command.stdin(Stdio::null()).spawn().unwrap());
+    let mut plugin = Ended(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let resources = json!({ "resources": { "limits": { SAMPLE: 2 } } });
     let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] });
     // Until the plugin is there nobody knows that these are devices.
