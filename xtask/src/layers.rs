@@ -38,7 +38,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
     ("managers", &["desired", "observe", "reconcile", "upkeep", "snapshot"]),
     ("edges", &["uplink", "auth", "server", "grpc", "client"]),
     ("binary", &["mainstay"]),
-    ("support", &["testkit", "e2e", "bench", "fuzz", "xtask"]),
+    ("support", &["testkit", "e2e", "bench", "fuzz", "node-api", "xtask"]),
 ];
 
 /// The arrows that stay within a layer, each with its reason.

@@ -3,12 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use mainstay_e2e::{Listening, PodSeen, SOON, World, ask, idle, node_api, sh, with};
-use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
+use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
 const SOCKETS: [&str; 3] = ["pod-info/kubelet.sock", "pods-api/pods-api.sock", "pod-resources/kubelet.sock"];
@@ -59,6 +60,44 @@ fn pods_and_their_conditions_in_another_language() {
         check_pods(&world, &seen);
         check_conditions(&world, &seen);
     }
+}
+
+/// The example in Rust, as `cargo build` makes it.
+#[test]
+fn the_client_in_rust_is_answered() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    world.put("web", web()).unwrap();
+    world.wait("web", "its readiness", |pod| pod.is_true("Ready")).unwrap();
+    let program = mainstay_binary().unwrap().with_file_name("node-api");
+    assert!(program.is_file(), "cargo build -p mainstay-node-api");
+    let says = |word: &str| -> Vec<String> {
+        let output = Command::new(&program).arg("--root").arg(world.node.root()).arg(word).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    let name = format!("default/{}", world.full_name("web"));
+    let expected = |word: &str| match word {
+        "pods" => vec![format!("{name} Running")],
+        "conditions" => vec![format!("{name} ready")],
+        _ => ["sidecar", "a", "b"].map(|container| format!("{name} {container} cpus [] devices []")).to_vec(),
+    };
+    for word in ["pods", "conditions", "resources"] {
+        wait_until(SOON, word, || {
+            let said = says(word);
+            if said == expected(word) { Ok(()) } else { Err(said.join("; ")) }
+        })
+        .unwrap();
+    }
+    let mut watch = Command::new(&program);
+    watch.arg("--root").arg(world.node.root()).arg("watch-pods").stdout(Stdio::piped());
+    let mut watch = watch.spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), format!("ADDED {name} Running"));
+    assert_eq!(lines.next().unwrap(), "INITIAL_SYNC_COMPLETE / ");
+    world.take_away("web").unwrap();
+    assert!(lines.any(|line| line.starts_with(&format!("DELETED {name}"))));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }
 
 fn check_pods(world: &World, seen: &PodSeen) {
