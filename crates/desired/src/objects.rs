@@ -128,12 +128,14 @@ impl ApiObjects {
     pub(crate) fn need(&self, pods: &BTreeMap<PodUid, Arc<DesiredPod>>) -> BTreeMap<PodUid, Instant> {
         let mut known = self.known();
         let (mut changed, mut newcomers) = (false, BTreeSet::new());
+        // A pod that is over needs nothing any more, however long it is still there to be looked at.
+        let is_over = |pod: &DesiredPod| pod.remote.as_deref().is_some_and(|it| it.finished.is_some());
         known.wanted.retain(|uid, _| {
-            let stays = pods.contains_key(uid);
+            let stays = pods.get(uid).is_some_and(|pod| !is_over(pod));
             changed |= !stays;
             stays
         });
-        for (uid, pod) in pods {
+        for (uid, pod) in pods.iter().filter(|(_, pod)| !is_over(pod)) {
             if known.wanted.contains_key(uid) {
                 // What a pod refers to cannot change, but for ephemeral containers, which come with their own update.
                 continue;
@@ -141,10 +143,13 @@ impl ApiObjects {
             changed = true;
             newcomers.insert(Arc::clone(&pod.full_name.namespace));
             let account = pod.pod.spec_ref().service_account_name.clone().unwrap_or_else(|| "default".into());
+            let references = references(&pod.pod);
+            // A claim of the same name may have been made anew since another pod asked after it.
+            known.claims.retain(|name| !references.claims.contains_key(name));
             known.wanted.insert(
                 uid.clone(),
                 Wanted {
-                    references: references(&pod.pod),
+                    references,
                     full_name: pod.full_name.clone(),
                     account,
                     patience: Instant::now() + PATIENCE,
@@ -253,13 +258,16 @@ impl ApiObjects {
             mut claims,
             mut tokens,
         } = Needed::default();
-        for wanted in known.wanted.values() {
+        for (uid, wanted) in &known.wanted {
             config_maps.extend(wanted.references.config_maps.iter().cloned());
             secrets.extend(wanted.references.secrets.iter().cloned());
             let class = wanted.references.runtime_class.as_deref();
             runtime_classes.extend(class.map(|class| FullName::new("", class)));
             trust_bundles.extend(wanted.references.trust_bundles.iter().cloned());
-            claims.extend(wanted.references.claims.iter().cloned());
+            for (name, own) in &wanted.references.claims {
+                let askers: &mut BTreeMap<PodUid, bool> = claims.entry(name.clone()).or_default();
+                askers.insert(uid.clone(), *own);
+            }
             for key in &wanted.references.tokens {
                 tokens.insert(key.clone(), (wanted.full_name.clone(), wanted.account.clone()));
             }
@@ -275,7 +283,7 @@ impl ApiObjects {
             idle.for_each(|name| kept.runtime_class(name, None));
             let idle = objects.trust_bundles.keys().filter(|query| !trust_bundles.contains(query));
             idle.for_each(|query| kept.trust_bundles(query, None));
-            let idle = objects.claims.keys().filter(|name| !claims.contains(name));
+            let idle = objects.claims.keys().filter(|name| !claims.contains_key(name));
             idle.for_each(|name| kept.claim(name, None));
             let idle = objects.tokens.keys().filter(|key| !tokens.contains_key(key));
             idle.for_each(|key| kept.token(key, None));
@@ -286,8 +294,8 @@ impl ApiObjects {
         known.runtime_classes.retain(|name| named(&runtime_classes, name));
         known.objects.trust_bundles.retain(|query, _| trust_bundles.contains(query));
         known.trust_bundles.retain(|query| trust_bundles.contains(query));
-        known.objects.claims.retain(|name, _| claims.contains(name));
-        known.claims.retain(|name| claims.contains(name));
+        known.objects.claims.retain(|name, _| claims.contains_key(name));
+        known.claims.retain(|name| claims.contains_key(name));
         known.objects.tokens.retain(|key, _| tokens.contains_key(key));
         known.config_maps.retain(|name| config_maps.contains(name));
         known.secrets.retain(|name| secrets.contains(name));
@@ -442,7 +450,7 @@ impl Known {
             && references.secrets.is_subset(&self.secrets)
             && references.runtime_class.iter().all(|class| self.runtime_classes.contains(class))
             && references.trust_bundles.is_subset(&self.trust_bundles)
-            && references.claims.is_subset(&self.claims)
+            && references.claims.keys().all(|name| self.claims.contains(name))
             && references.tokens.iter().all(|key| self.objects.tokens.contains_key(key))
     }
 }
@@ -455,7 +463,8 @@ struct Needed {
     /// In no namespace.
     runtime_classes: BTreeSet<FullName>,
     trust_bundles: BTreeSet<TrustQuery>,
-    claims: BTreeSet<FullName>,
+    /// With the pods that ask for each, and whether it must have been made for them.
+    claims: BTreeMap<FullName, BTreeMap<PodUid, bool>>,
     /// With the pod that each is bound to, and its account.
     tokens: BTreeMap<TokenKey, (FullName, String)>,
 }
@@ -499,7 +508,8 @@ struct Listeners {
     secrets: BTreeMap<FullName, AbortHandle>,
     runtime_classes: BTreeMap<FullName, AbortHandle>,
     trust_bundles: BTreeMap<TrustQuery, AbortHandle>,
-    claims: BTreeMap<FullName, AbortHandle>,
+    /// A claim is looked up anew whenever other pods ask for it.
+    claims: BTreeMap<(FullName, BTreeMap<PodUid, bool>), AbortHandle>,
 }
 
 impl Listeners {
@@ -530,8 +540,9 @@ impl Listeners {
         keep(&mut self.trust_bundles, &needed.trust_bundles, running, |query| {
             Box::pin(objects.clone().listen_to_trust_bundles(client.clone(), query))
         });
-        keep(&mut self.claims, &needed.claims, running, |name| {
-            Box::pin(objects.clone().look_up_claim(client.clone(), name))
+        let claims = needed.claims.iter().map(|(name, askers)| (name.clone(), askers.clone())).collect();
+        keep(&mut self.claims, &claims, running, |(name, askers)| {
+            Box::pin(objects.clone().look_up_claim(client.clone(), name, askers))
         });
     }
 }
@@ -572,13 +583,13 @@ where
     reflect::<T>(client, &what, tell).await;
 }
 
-/// Asks for a token that is bound to the pod.
 /// How long a token is left as it is.
 fn renewal_in(token: &ServiceToken) -> Duration {
     let left = Duration::try_from(token.expires.duration_since(Timestamp::now())).unwrap_or_default();
     left.mul_f64(RENEW_AT - 0.1 * random_unit()).clamp(Duration::from_secs(5), RENEW_BY)
 }
 
+/// Asks for a token that is bound to the pod.
 async fn request(
     client: &Client,
     key: &TokenKey,

@@ -2,6 +2,7 @@
 //! they are not bound, refused where they cannot be mounted, and there without the API server.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{
@@ -141,6 +142,23 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
         if text == "here\n" { Ok(()) } else { Err(text) }
     })?;
 
+    // Another pod of that name is given a claim of its own, not what its predecessor left for a moment.
+    create(&member, VOLUMES, &local("scratch-2", &dir("scratch-2")?, "node"))?;
+    member.delete(&format!("{PODS}/fleeting"), "?gracePeriodSeconds=1")?;
+    member.gone(&format!("{PODS}/fleeting"))?;
+    let template = json!({ "spec": with(wish(), json!({ "volumeName": "scratch-2" })) });
+    member.bind(
+        "fleeting",
+        json!({
+            "terminationGracePeriodSeconds": 1, "containers": [mounted(idle("c"))],
+            "volumes": [{ "name": "data", "ephemeral": { "volumeClaimTemplate": template } }],
+        }),
+    )?;
+    let again = member.ready("fleeting")?;
+    let id = container_id(&again).trim_start_matches("containerd://").to_owned();
+    let seen = member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "ls /data | wc -l"])?;
+    ensure!(seen.trim() == "0", "it sees what its predecessor wrote: {seen}");
+
     // What cannot be mounted says why; nobody else notices.
     let refused = [
         ("elsewhere", local("elsewhere", &dir("elsewhere")?, "another"), "is not for this node"),
@@ -187,5 +205,46 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
     ensure!(seen.contains("once"), "{seen}");
     member.plane.start_server()?;
     member.ready("steady").context("after the API server has come back")?;
+    Ok(())
+}
+
+#[test]
+fn a_local_volume_is_given_to_the_group_of_its_pod() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let member = Member::on(containerd, plane, None, |_, builder| Ok(builder))?;
+    let disk = member.containerd.dir().join("volumes/disk");
+    fs::create_dir_all(disk.join("deep"))?;
+    fs::write(disk.join("deep/file"), "before\n")?;
+    fs::set_permissions(disk.join("deep/file"), fs::Permissions::from_mode(0o600))?;
+    member.plane.create(VOLUMES, &local("disk", &disk.display().to_string(), "node"))?;
+    member.plane.create(CLAIMS, &claim("disk", "disk"))?;
+    let writes = |group: u32, policy: &str| {
+        let script = "echo after >> /data/deep/file; exec sleep 10000";
+        let security =
+            json!({ "runAsUser": 1234, "runAsGroup": 1234, "fsGroup": group, "fsGroupChangePolicy": policy });
+        with(of_claim(sh("c", script), "disk"), json!({ "securityContext": security }))
+    };
+    let seen = || -> Result<(u32, u32, String)> {
+        let found = fs::metadata(disk.join("deep/file"))?;
+        Ok((found.gid(), found.mode() & 0o7777, fs::read_to_string(disk.join("deep/file"))?))
+    };
+    let ends = |name: &str| member.delete(&format!("{PODS}/{name}"), "?gracePeriodSeconds=0").map(drop);
+    member.bind("first", writes(4711, "OnRootMismatch"))?;
+    member.ready("first")?;
+    wait_until(PATIENCE, "the first one's line", || {
+        let seen = seen().map_err(|error| format!("{error:#}"))?;
+        if seen == (4711, 0o660, "before\nafter\n".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })?;
+    ends("first")?;
+    // Only its root is looked at, and that is the group's: what somebody has changed below it stays.
+    chown(disk.join("deep/file"), None, Some(0))?;
+    member.bind("second", writes(4711, "OnRootMismatch"))?;
+    member.ready("second")?;
+    ensure!(seen()?.0 == 0, "nothing was to be changed: {:?}", seen()?);
+    ends("second")?;
+    member.bind("third", writes(4711, "Always"))?;
+    member.ready("third")?;
+    ensure!(seen()?.0 == 4711, "everything was to be given: {:?}", seen()?);
     Ok(())
 }

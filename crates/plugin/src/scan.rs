@@ -5,6 +5,7 @@ use std::{
     fs, io,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// Directories within one another.
@@ -12,8 +13,9 @@ const MAX_DEPTH: usize = 8;
 /// Entries that are looked at; a registry has a few.
 const MAX_ENTRIES: usize = 4096;
 
-/// Tells one socket from the next at the same place: device, inode and the time it was made.
-pub(crate) type Identity = (u64, u64, i64, i64);
+/// Tells one socket from the next at the same place: device, inode, and when it was made, where the file system knows that. Not when it was
+/// changed: who makes a socket sets its mode afterwards.
+pub(crate) type Identity = (u64, u64, Option<SystemTime>);
 
 /// The sockets below a directory, but for those whose own or directory's name begins with a dot. Links are not followed. Blocks.
 ///
@@ -40,7 +42,7 @@ pub(crate) fn sockets(directory: &Path) -> io::Result<BTreeMap<PathBuf, Identity
             }
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.file_type().is_socket() {
-                let identity = (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
+                let identity = (metadata.dev(), metadata.ino(), metadata.created().ok());
                 found.insert(entry.path(), identity);
             } else if metadata.is_dir() && depth < MAX_DEPTH {
                 waiting.push((entry.path(), depth + 1));
@@ -52,7 +54,7 @@ pub(crate) fn sockets(directory: &Path) -> io::Result<BTreeMap<PathBuf, Identity
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::{fs::PermissionsExt as _, net::UnixListener};
 
     use super::*;
 
@@ -69,6 +71,12 @@ mod tests {
         let found = sockets(root.path()).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), [&path("a/b/two.sock"), &path("one.sock")]);
         assert!(sockets(&path("nothing")).is_err());
+        // Another mode is no other socket; another one at the same place is.
+        fs::set_permissions(path("one.sock"), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(sockets(root.path()).unwrap(), found);
+        fs::remove_file(path("one.sock")).unwrap();
+        let _again = UnixListener::bind(path("one.sock")).unwrap();
+        assert_ne!(sockets(root.path()).unwrap(), found);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The objects that a pod needs of an API server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, Container, Pod, Volume};
 use mainstay_types::{FullName, PodExt as _, TokenKey, TrustQuery};
@@ -17,8 +17,8 @@ pub struct References {
     pub secrets: BTreeSet<FullName>,
     /// Tokens of its service account.
     pub tokens: BTreeSet<TokenKey>,
-    /// PersistentVolumeClaims.
-    pub claims: BTreeSet<FullName>,
+    /// PersistentVolumeClaims, and whether each must have been made for the pod (`ephemeral`).
+    pub claims: BTreeMap<FullName, bool>,
     /// ClusterTrustBundles.
     pub trust_bundles: BTreeSet<TrustQuery>,
     /// Its RuntimeClass.
@@ -37,7 +37,7 @@ pub fn references(pod: &Pod) -> References {
     for volume in spec.volumes.iter().flatten() {
         found.config_maps.extend(volume.config_map.as_ref().map(|source| named(&source.name)));
         found.secrets.extend(volume.secret.iter().filter_map(|it| it.secret_name.as_deref()).map(named));
-        found.claims.extend(claim_name(pod, volume));
+        found.claims.extend(claim_name(pod, volume).map(|name| (name, volume.ephemeral.is_some())));
         for source in volume.projected.iter().flat_map(|it| it.sources.iter().flatten()) {
             found.config_maps.extend(source.config_map.as_ref().map(|source| named(&source.name)));
             found.secrets.extend(source.secret.as_ref().map(|source| named(&source.name)));

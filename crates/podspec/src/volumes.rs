@@ -20,4 +20,4 @@ pub use paths::{
     volume_path, volumes_dir,
 };
 pub use payload::{Payload, PayloadFile, has_live_volumes, objects_differ};
-pub use setup::{HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};
+pub use setup::{GroupChange, HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};

@@ -171,7 +171,6 @@ async fn pull(
     let work = async {
         // Before the permit: a program that is asked for them and hangs holds up this pod alone.
         let (credentials, problems) = credentials(shared, order, image).await;
-        let intent = shared.pulled.begin(asked).await;
         let permit = match &shared.puller.permits {
             Some(permits) => permits.acquire().await.ok(),
             None => None,
@@ -179,6 +178,7 @@ async fn pull(
         if !shared.puller.within_rate(Instant::now()) {
             return Err(Trouble::Rate);
         }
+        let intent = shared.pulled.begin(asked).await;
         let pulling = Instant::now();
         // A pull needs the configuration only for its labels: one that cannot be made is told of with the container.
         let ids = userns::ensure(shared, &order.desired).await.ok().flatten();

@@ -32,11 +32,20 @@ struct Files {
     under_way: Mutex<HashMap<String, usize>>,
 }
 
-/// A pull that has begun.
+/// A pull that has begun. One that is dropped was cut short: that it had begun stays on disk, because the runtime may have gone on with it.
 #[derive(Debug)]
 pub(crate) struct Intent {
     files: Arc<Files>,
     image: String,
+    ended: bool,
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.files.no_longer(&self.image);
+        }
+    }
 }
 
 impl PullRecords {
@@ -87,7 +96,8 @@ impl PullRecords {
 
     /// Writes down that a pull begins. What cannot be written holds nobody up.
     pub(crate) async fn begin(&self, image: &str) -> Intent {
-        let intent = Intent { files: Arc::clone(&self.files), image: image.to_owned() };
+        let intent = Intent { files: Arc::clone(&self.files), image: image.to_owned(), ended: false };
+        self.files.under_way(image);
         let (files, image) = (Arc::clone(&self.files), image.to_owned());
         let begun = tokio::task::spawn_blocking(move || files.begin(&image)).await;
         if let Ok(Err(error)) = begun {
@@ -99,8 +109,9 @@ impl PullRecords {
 
 impl Intent {
     /// It was pulled, with a secret or with what every pod of the node has.
-    pub(crate) async fn succeeded(self, image: &str, image_ref: &str, secret: Option<PullSecret>) {
-        let Self { files, image: asked } = self;
+    pub(crate) async fn succeeded(mut self, image: &str, image_ref: &str, secret: Option<PullSecret>) {
+        self.ended = true;
+        let (files, asked) = (Arc::clone(&self.files), self.image.clone());
         let (of, name) = (image_ref.to_owned(), ImageName::parse(image).map(|name| name.repository()));
         let done = tokio::task::spawn_blocking(move || {
             // Only then it is safe to forget that it was pulled for a pod.
@@ -113,8 +124,9 @@ impl Intent {
     }
 
     /// It was not pulled.
-    pub(crate) async fn failed(self) {
-        let Self { files, image } = self;
+    pub(crate) async fn failed(mut self) {
+        self.ended = true;
+        let (files, image) = (Arc::clone(&self.files), self.image.clone());
         let done = tokio::task::spawn_blocking(move || files.end(&image)).await;
         if let Ok(Err(error)) = done {
             warn!(%error, "cannot remove the note of a pull that failed");
@@ -163,9 +175,23 @@ impl Files {
         self.dir.join("pulling").join(file_name(image))
     }
 
-    fn begin(&self, image: &str) -> io::Result<()> {
+    fn under_way(&self, image: &str) {
+        *self.lock().entry(image.to_owned()).or_default() += 1;
+    }
+
+    /// One less. Whether it was the last.
+    fn no_longer(&self, image: &str) -> bool {
         let mut under_way = self.lock();
-        *under_way.entry(image.to_owned()).or_default() += 1;
+        let left = under_way.get(image).map_or(0, |count| count.saturating_sub(1));
+        match left {
+            0 => under_way.remove(image),
+            left => under_way.insert(image.to_owned(), left),
+        };
+        left == 0
+    }
+
+    fn begin(&self, image: &str) -> io::Result<()> {
+        let _locked = self.lock();
         let intent = json!({
             "kind": "ImagePullIntent", "apiVersion": "kubelet.config.k8s.io/v1beta1", "image": image,
         });
@@ -173,14 +199,14 @@ impl Files {
     }
 
     fn end(&self, image: &str) -> io::Result<()> {
-        let mut under_way = self.lock();
-        if let Some(count) = under_way.get_mut(image) {
-            *count = count.saturating_sub(1);
-            if *count > 0 {
-                return Ok(());
-            }
+        if !self.no_longer(image) {
+            return Ok(());
         }
-        under_way.remove(image);
+        let locked = self.lock();
+        // Another one may have begun meanwhile.
+        if locked.contains_key(image) {
+            return Ok(());
+        }
         match fs::remove_file(self.intent(image)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -201,6 +227,7 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     io::Write::write_all(&mut file, bytes)?;
+    file.sync_all()?;
     fs::rename(&temporary, dir.join(name))
 }
 
@@ -243,6 +270,10 @@ mod tests {
     async fn a_pull_that_was_cut_short_is_not_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        // Cut short while the runtime goes on: what is under way is forgotten, that it was is not.
+        drop(records.begin(IMAGE).await);
+        assert!(records.files.lock().is_empty());
+        assert!(!records.may_use(IMAGE, "id", || secret("1")).await);
         let cut = records.begin(IMAGE).await;
         drop(records);
         let again = PullRecords::new(PullVerification::Pulled, dir.path());

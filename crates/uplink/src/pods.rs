@@ -136,7 +136,17 @@ impl Teller {
             let digest = self.digest(view);
             locals.push(Local::new(view, digest));
         }
-        plan::steps(&locals, api, &self.told, snapshot.desired.is_whole())
+        let steps = plan::steps(&locals, api, &self.told, snapshot.desired.is_whole());
+        // Whatever the API server has already is not waited for.
+        let patched: HashSet<&PodUid> = steps
+            .iter()
+            .filter_map(|(_, step)| match step {
+                Step::Patch { view, .. } => Some(&view.uid),
+                _ => None,
+            })
+            .collect();
+        self.changed.retain(|uid, _| patched.contains(uid));
+        steps
     }
 
     fn digest(&mut self, view: &Arc<PodView>) -> u64 {

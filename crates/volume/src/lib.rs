@@ -18,6 +18,7 @@ mod error;
 mod files;
 mod host_path;
 mod jobs;
+mod ownership;
 mod setup;
 mod shared;
 mod strays;

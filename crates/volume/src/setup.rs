@@ -13,7 +13,7 @@ use rustix::{
     mount::MountFlags,
 };
 
-use crate::{Progress, VolumeError, command, host_path, writer};
+use crate::{Progress, VolumeError, command, host_path, ownership, writer};
 
 /// Makes a volume, or brings it up to date. Blocks. May be called again at any time.
 ///
@@ -24,7 +24,13 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
     progress.doing(format!("setting up volume {:?} at {}", setup.name, path.display()));
     match &setup.kind {
         SetupKind::Image => return Ok(()),
-        SetupKind::HostPath(kind) => return host_path::check(path, *kind),
+        SetupKind::HostPath(kind) => {
+            host_path::check(path, *kind)?;
+            // Once for a pod: what it puts there is its own affair.
+            if let Some(group) = setup.fs_group.filter(|_| !is_set_up(setup)) {
+                ownership::give(path, group, setup.group_change)?;
+            }
+        }
         SetupKind::Nfs { source, read_only, options } => {
             if !is_mount_point(path)? {
                 make_dir(path, 0o750)?;

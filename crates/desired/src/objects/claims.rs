@@ -1,30 +1,37 @@
 //! PersistentVolumeClaims and the volumes that they are bound to.
 //!
 //! A node may get those of its pods and listen to none (upstream's node authorizer), so each is asked for until it is bound.
-//! Then it is not asked for again: what a bound claim leads to does not change while a pod uses it.
+//! Then it is not asked for again until another pod wants it: what a bound claim leads to does not change while a pod uses it, but a claim
+//! that nobody uses may be deleted and made anew.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mainstay_apiserver::{ApiError, Client, Scope};
 use mainstay_task::Backoff;
-use mainstay_types::{Claim, ClaimedVolume, FullName};
+use mainstay_types::{Claim, ClaimedVolume, FullName, PodUid};
 
 use super::ApiObjects;
 
 const AGAIN: Backoff =
     Backoff::doubling(Duration::from_millis(500), Duration::from_secs(10)).with_jitter(0.3);
 
+/// The finalizer of a claim that pods may still use.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+
 impl ApiObjects {
-    /// Asks until the claim is bound.
-    pub(super) async fn look_up_claim(self, client: Client, name: FullName) {
+    /// Asks until the claim is bound, and was made for those who take no other: that of a pod of the same name that was deleted a moment ago
+    /// is there for a while.
+    pub(super) async fn look_up_claim(self, client: Client, name: FullName, askers: BTreeMap<PodUid, bool>) {
         let mut attempts = AGAIN.attempts();
         loop {
             let wait = match ask(&client, &name).await {
                 Ok(claim) => {
-                    let bound = claim.volume.is_some();
+                    let owned = |uid: &PodUid| claim.owners.iter().any(|owner| owner == uid.as_str());
+                    let is_theirs = askers.iter().all(|(uid, own)| !own || owned(uid));
+                    let done = claim.volume.is_some() && is_theirs;
                     self.take_claim(&name, claim);
-                    if bound {
+                    if done {
                         return;
                     }
                     attempts.failed()
@@ -69,7 +76,9 @@ async fn ask(client: &Client, name: &FullName) -> Result<Claim, ApiError> {
         Err(error) => return Err(error),
     };
     let owners = claim.metadata.owner_references.into_iter().flatten().map(|owner| owner.uid).collect();
-    if claim.metadata.deletion_timestamp.is_some() {
+    // One that pods use is protected until they are gone, and theirs until then.
+    let protected = claim.metadata.finalizers.iter().flatten().any(|it| it == PROTECTION);
+    if claim.metadata.deletion_timestamp.is_some() && !protected {
         return Ok(lacks(owners, "is being deleted; create it anew".to_owned()));
     }
     let phase = claim.status.and_then(|status| status.phase).unwrap_or_default();

@@ -143,11 +143,11 @@ const ROWS: &[Row] = &[
     ),
     not_yet(
         "spec.containers[].volumeDevices",
-        "only a claim can be a block device, and this version does not read claims; refused in a file",
+        "only a claim can be a block device, and this version mounts file systems only; refused in a file",
     ),
     works("spec.securityContext.fsGroup", &["volumes::files_modes_and_owners_are_as_the_pod_wants_them"]),
-    passed(
+    works(
         "spec.securityContext.fsGroupChangePolicy",
-        "it matters to volumes that live longer than pods; those that work here are always made with the right group",
+        &["claims::a_local_volume_is_given_to_the_group_of_its_pod"],
     ),
 ];

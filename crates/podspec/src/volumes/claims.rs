@@ -47,6 +47,11 @@ pub(super) fn mount_options(pod: &Pod, volume: &Volume, objects: &Objects) -> Ve
     bound(pod, volume, objects).and_then(|bound| bound.spec.mount_options.clone()).unwrap_or_default()
 }
 
+/// Whether a volume is a `local` one behind a claim, which lives longer than pods and is given the group of each.
+pub(super) fn is_local(pod: &Pod, volume: &Volume, objects: &Objects) -> bool {
+    bound(pod, volume, objects).is_some_and(|bound| bound.spec.local.is_some())
+}
+
 fn bound<'a>(pod: &Pod, volume: &Volume, objects: &'a Objects) -> Option<&'a ClaimedVolume> {
     objects.claims.get(&claim_name(pod, volume)?)?.volume.as_ref()
 }

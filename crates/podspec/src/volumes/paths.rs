@@ -51,6 +51,9 @@ pub fn subpath_dir(pod_dir: &Path, volume: &str, container: &str, index: usize) 
     subpaths_dir(pod_dir).join(volume).join(container).join(index.to_string())
 }
 
+/// The plugin directory of `local` volumes, which are there themselves; only what is noted of them is in it.
+pub(super) const LOCAL: &str = "kubernetes.io~local-volume";
+
 /// The plugin directory of a volume; `None` for kinds that have none: hostPath, image and what is not supported.
 pub(super) fn plugin(volume: &Volume) -> Option<&'static str> {
     [
@@ -74,6 +77,11 @@ pub fn plugin_name(volume: &Volume) -> &'static str {
         ("kubernetes.io/secret", volume.secret.is_some()),
         ("kubernetes.io/downward-api", volume.downward_api.is_some()),
         ("kubernetes.io/projected", volume.projected.is_some()),
+        // What is behind a claim still names it, and a hostPath behind one is made for a single machine's tests.
+        (
+            "kubernetes.io/local-volume",
+            volume.host_path.is_some() && volume.persistent_volume_claim.is_some(),
+        ),
         ("kubernetes.io/host-path", volume.host_path.is_some()),
         ("kubernetes.io/nfs", volume.nfs.is_some()),
         ("kubernetes.io/image", volume.image.is_some()),

@@ -30,6 +30,18 @@ pub struct VolumeSetup {
     pub kind: SetupKind,
     /// The group to own it (`fsGroup`), for the kinds that upstream gives it.
     pub fs_group: Option<u32>,
+    /// Of one that was there before the pod: everything in it is given to the group, or only if its root is not the group's yet.
+    pub group_change: GroupChange,
+}
+
+/// When what is in a volume is given to the pod's group (`fsGroupChangePolicy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupChange {
+    /// Whenever the volume is set up for a pod.
+    #[default]
+    Always,
+    /// If the volume's root has another group or other permissions.
+    OnRootMismatch,
 }
 
 /// How a volume is made.
@@ -126,20 +138,32 @@ pub fn set_up(
 ) -> Result<VolumeSetup, VolumeSpecError> {
     let dir = paths::pod_dir(&context.node.root_dir, pod.uid_ref());
     let kind = kind(pod, volume, context)?;
-    let owned = matches!(
-        kind,
-        SetupKind::Directory { .. }
-            | SetupKind::Memory { .. }
-            | SetupKind::HugePages { .. }
-            | SetupKind::Files { .. }
-    );
-    let fs_group = pod.spec_ref().security_context.as_ref().and_then(|context| context.fs_group);
+    let read_only = volume.persistent_volume_claim.as_ref().and_then(|it| it.read_only) == Some(true);
+    let local = !read_only && claims::is_local(pod, volume, context.objects);
+    let owned = local
+        || matches!(
+            kind,
+            SetupKind::Directory { .. }
+                | SetupKind::Memory { .. }
+                | SetupKind::HugePages { .. }
+                | SetupKind::Files { .. }
+        );
+    let security = pod.spec_ref().security_context.as_ref();
+    let fs_group = security.and_then(|context| context.fs_group);
+    let policy = security.and_then(|context| context.fs_group_change_policy.as_deref());
     Ok(VolumeSetup {
         name: volume.name.clone(),
         path: paths::volume_path(&dir, volume).unwrap_or_default(),
-        ready_marker: paths::plugin(volume).map(|plugin| paths::ready_marker(&dir, plugin, &volume.name)),
+        ready_marker: paths::plugin(volume)
+            .or(local.then_some(paths::LOCAL))
+            .map(|plugin| paths::ready_marker(&dir, plugin, &volume.name)),
         kind,
         fs_group: fs_group.filter(|_| owned).and_then(|group| u32::try_from(group).ok()),
+        group_change: if policy == Some("OnRootMismatch") {
+            GroupChange::OnRootMismatch
+        } else {
+            GroupChange::Always
+        },
     })
 }
 

@@ -20,6 +20,7 @@ impl Place {
             ready_marker: Some(self.0.path().join("plugins/kubernetes.io~x/v/ready")),
             kind,
             fs_group,
+            group_change: mainstay_podspec::volumes::GroupChange::Always,
         }
     }
 }
