@@ -20,12 +20,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Not run without being asked for (by name or `--all`), and why.
-const LEFT_OUT: [(&str, &str); 2] = [
+const LEFT_OUT: [(&str, &str); 3] = [
     (
         "scale",
         "a hundred pods cost an emulated CPU an hour, and its speed says nothing about how much a node can bear",
     ),
     ("grpc", "its client is Python with packages that the machine does not have"),
+    ("resources", "likewise, and upstream's kubelet is not there either"),
 ];
 /// Run once more with the cgroupfs driver: those that look at cgroups.
 const ALSO_ON_CGROUPFS: [&str; 3] = ["cgroups", "containers", "machine"];
