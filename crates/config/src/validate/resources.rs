@@ -166,8 +166,7 @@ fn managers(config: &KubeletConfiguration, gates: &FeatureGates, findings: &mut 
     findings.require(
         !(on("align-by-socket") && config.topology_manager_policy == "single-numa-node"),
         path,
-        "topologyManagerPolicy single-numa-node is incompatible with the option align-by-socket of cpuManagerPolicyOptions"
-            .to_owned(),
+        "topologyManagerPolicy single-numa-node is incompatible with the option align-by-socket of cpuManagerPolicyOptions",
         "keep one of them",
     );
     topology(config, findings);
