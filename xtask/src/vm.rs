@@ -27,6 +27,7 @@ const LEFT_OUT: [(&str, &str); 3] = [
     ),
     ("consumers", "there is no Prometheus in the machine"),
     ("grpc", "its client is Python with packages that the machine does not have"),
+    ("resources", "likewise, and upstream's kubelet is not there either"),
 ];
 /// Run once more with the cgroupfs driver: those that look at cgroups.
 const ALSO_ON_CGROUPFS: [&str; 3] = ["cgroups", "containers", "machine"];

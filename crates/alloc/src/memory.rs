@@ -221,7 +221,7 @@ impl MemoryStatic {
             Some(_) => hint,
             None => {
                 let own = best_of(&self.possible(uid, &asked)).ok_or(MemoryError::NoNodes)?;
-                if hint.preferred && !own.preferred && hint != Hint::ANY {
+                if hint.preferred && !own.preferred {
                     return Err(MemoryError::NotPreferred);
                 }
                 own

@@ -55,6 +55,8 @@ pub struct Hint {
 impl Hint {
     /// Whatever the others want.
     pub const ANY: Self = Self { nodes: None, preferred: true };
+    /// Nobody was asked.
+    pub const UNASKED: Self = Self { nodes: None, preferred: false };
 }
 
 /// What would suit one resource: `None` whatever the others want, an empty list nothing.
@@ -92,7 +94,7 @@ impl Topology {
     #[must_use]
     pub fn merge(&self, lists: &[Hints]) -> (Hint, bool) {
         if self.policy == TopologyPolicy::None {
-            return (Hint::ANY, true);
+            return (Hint::UNASKED, true);
         }
         let single = self.policy == TopologyPolicy::SingleNumaNode;
         let lists: Vec<Vec<Hint>> = lists

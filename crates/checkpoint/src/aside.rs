@@ -28,6 +28,17 @@ pub fn files_set_aside(directory: &Path) -> io::Result<Vec<AsideFile>> {
     Ok(found)
 }
 
+/// The same of the directory alone.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn files_set_aside_in(directory: &Path) -> io::Result<Vec<AsideFile>> {
+    let mut found = Vec::new();
+    look(directory, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
 /// Adds what was set aside in one directory; the directories in it.
 fn look(directory: &Path, found: &mut Vec<AsideFile>) -> io::Result<Vec<PathBuf>> {
     let mut directories = Vec::new();
@@ -58,6 +69,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         assert_eq!(files_set_aside(&at("absent")).unwrap(), []);
+        assert_eq!(files_set_aside_in(&at("absent")).unwrap(), []);
         fs::create_dir_all(at("pods/deeper")).unwrap();
         for name in ["events.json", "events.json.bad-20", "pods/a.json", "pods/a.json.bad-7", "pods/x.bad-y"]
         {
@@ -71,5 +83,7 @@ mod tests {
                 AsideFile { unix_seconds: 20, path: at("events.json.bad-20") },
             ]
         );
+        let here = AsideFile { unix_seconds: 20, path: at("events.json.bad-20") };
+        assert_eq!(files_set_aside_in(root.path()).unwrap(), [here]);
     }
 }

@@ -22,7 +22,7 @@ mod file;
 mod seal;
 mod store;
 
-pub use aside::{AsideFile, files_set_aside};
+pub use aside::{AsideFile, files_set_aside, files_set_aside_in};
 pub use deferred::Deferred;
 pub use error::{BadFile, WriteError};
 pub use file::{Durability, File, Loaded, SetAside, ensure_directory};

@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
-use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, ask, idle, with};
-use mainstay_testkit::{Flavor, wait_until};
+use mainstay_e2e::{CgroupFiles, DevicePlugin, PodSeen, SOON, World, ask, idle, with};
+use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
+
+/// Upstream's kubelet takes its time.
+const LONG: Duration = Duration::from_secs(120);
 
 /// The last CPU is kept for the system: a choice of which the first ones do not come out by themselves.
 fn fixed(more: &str) -> String {
@@ -284,10 +287,116 @@ fn what_cannot_be_is_refused_at_the_start() {
             "reservedMemory names the NUMA node 40, which this machine does not have",
         ),
     ] {
-        let containerd = mainstay_testkit::Containerd::start(Flavor::Debian16).unwrap();
-        let mut node =
-            mainstay_testkit::Node::builder().containerd(&containerd).config(config).spawn().unwrap();
+        let containerd = Containerd::start(Flavor::Debian16).unwrap();
+        let mut node = Node::builder().containerd(&containerd).config(config).spawn().unwrap();
         let status = node.wait_for_exit(Duration::from_secs(30)).unwrap();
         assert!(!status.success() && node.log().contains(words), "{config}: {}", node.log());
     }
+}
+
+/// Upstream's kubelet starts on mainstay's files and mainstay on upstream's; nobody's CPUs and memory change.
+#[test]
+fn either_kubelet_reads_the_others_files() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let shared = containerd.dir().join("shared");
+    let (root, manifests) = (shared.join("root"), shared.join("manifests"));
+    let config = fixed(
+        ", memoryManagerPolicy: Static, systemReserved: {memory: 100Mi}, evictionHard: {memory.available: 28Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]",
+    );
+    let both = || Node::builder().containerd(&containerd).root(&root).manifests(&manifests);
+    let mut upstream = both().config(&config).upstream().start().unwrap();
+    let same_node = format!(
+        "{}, cgroupRoot: {}, podLogsDir: {}}}",
+        config.trim_end_matches('}'),
+        upstream.cgroup_root(),
+        upstream.pod_logs().display()
+    );
+    let uid = "3f1c2a5e-0000-4000-8000-000000000008";
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "own", "namespace": "default", "uid": uid },
+        "spec": guaranteed("1"),
+    });
+    upstream.write_manifest("own.yaml", &pod.to_string()).unwrap();
+    let files = ["cpu_manager_state", "memory_manager_state"].map(|name| root.join(name));
+    let read = || files.each_ref().map(|file| fs::read_to_string(file).unwrap_or_default());
+    let runs = |node: &Node| -> Result<String, String> {
+        let pods = node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+        let status = &pods["items"][0]["status"]["containerStatuses"][0];
+        let id = status["containerID"].as_str().filter(|_| !status["state"]["running"].is_null());
+        id.map(str::to_owned).ok_or_else(|| pods.to_string())
+    };
+    let id = wait_until(LONG, "the pod under upstream's kubelet", || runs(&upstream)).unwrap();
+    let theirs = read();
+    assert!(theirs[0].contains(&format!(r#""entries":{{"{uid}":{{"c":"0"}}}}"#)), "{}", theirs[0]);
+    assert!(
+        theirs[1].contains(&format!(r#""entries":{{"{uid}":{{"c":[{{"numaAffinity":[0]"#)),
+        "{}",
+        theirs[1]
+    );
+    upstream.sigterm().unwrap();
+
+    let mut mainstay = both().config(&same_node).start().unwrap();
+    assert_eq!(wait_until(LONG, "the pod under mainstay", || runs(&mainstay)).unwrap(), id);
+    let list = ask(&mainstay, &["resources"]).unwrap();
+    let held = &list["pod_resources"][0]["containers"][0];
+    assert_eq!(
+        (&held["cpu_ids"], &held["memory"][0]["size"]),
+        (&json!(["0"]), &json!((64 << 20).to_string()))
+    );
+    mainstay.sigterm().unwrap();
+    // Byte for byte: both write what they hold.
+    assert_eq!(read(), theirs);
+
+    let upstream = both().config(&same_node).upstream().start().unwrap();
+    assert_eq!(wait_until(LONG, "the pod under upstream's kubelet again", || runs(&upstream)).unwrap(), id);
+    assert_eq!(read(), theirs);
+}
+
+/// CPUs and devices of the same NUMA nodes or nothing: a device of a node that this machine does not have is with nobody's CPUs.
+#[test]
+fn devices_and_cpus_come_from_the_same_node() {
+    const RESOURCE: &str = "example.com/dev";
+    let world = World::with_config(
+        Flavor::Debian16,
+        &fixed(", topologyManagerPolicy: restricted, topologyManagerScope: pod"),
+    )
+    .unwrap();
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
+    let program =
+        if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") };
+    let devices = json!([
+        { "id": "a-far", "healthy": true, "nodes": [63] },
+        { "id": "near", "healthy": true, "nodes": [0] },
+    ]);
+    let mut plugin = DevicePlugin::new(program, &world.node, RESOURCE, &devices).unwrap();
+    plugin.start().unwrap();
+    wait_until(SOON, "two devices", || {
+        let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+        if all["devices"].as_array().map(Vec::len) == Some(2) { Ok(()) } else { Err(all.to_string()) }
+    })
+    .unwrap();
+    let list = json!({ "cpu": "1", "memory": "64Mi", RESOURCE: 1 });
+    let both = json!({ "resources": { "requests": list, "limits": list } });
+    let both = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), both)] });
+    world.put("both", both).unwrap();
+    runs_on(&world, "", &world.running("both").unwrap(), "0");
+    let node = json!({ "nodes": [{ "ID": "0" }] });
+    let held = json!([{ "resource_name": RESOURCE, "device_ids": ["near"], "topology": node }]);
+    holds(&world, "both", "devices", &held);
+
+    let only = json!({ "resources": { "limits": { RESOURCE: 1 } } });
+    let only = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), only)] });
+    world.put("late", only).unwrap();
+    let message = "Pod was rejected: Resources cannot be allocated with Topology locality";
+    let refused = world.wait("late", "its refusal", |pod| pod.text("/status/message") == message).unwrap();
+    assert_eq!((refused.phase(), refused.text("/status/reason")), ("Failed", "TopologyAffinityError"));
+    assert!(world.sandboxes_of(refused.uid()).unwrap().is_empty(), "nothing was made of it");
+    let counted = metric(&world, "kubelet_admission_rejections_total{reason=\"TopologyAffinityError\"}");
+    assert!(counted.parse::<u32>().is_ok_and(|count| count > 0), "{counted}");
+    // What it needs comes back with the other's end.
+    world.take_away("both").unwrap();
+    world.running("late").unwrap();
+    holds(&world, "late", "devices", &held);
 }

@@ -21,8 +21,6 @@ pub(crate) struct Book {
     pub(crate) memory: Option<MemoryStatic>,
     pub(crate) machine: Machine,
     pub(crate) found: NumaTopology,
-    /// What the last containers were given, for what is counted.
-    pub(crate) taking: BTreeMap<String, CpuSet>,
 }
 
 /// What is told of it.
@@ -54,7 +52,7 @@ impl Book {
         devices: &Devices,
     ) -> (Hint, bool) {
         if topology.policy == TopologyPolicy::None {
-            return (Hint::ANY, true);
+            return (Hint::UNASKED, true);
         }
         let mut lists = devices.hints(&ask.devices, topology.nodes);
         lists.extend(self.cpus.as_ref().map(|cpus| cpus.hints(uid, &ask.name, ask.cpus)));
@@ -75,10 +73,7 @@ impl Book {
         let mut new = false;
         if let Some(cpus) = self.cpus.as_mut().filter(|_| ask.cpus > 0) {
             let had = cpus.of(uid, &ask.name).is_some();
-            let given = cpus.assign(uid, &ask.name, ask.cpus, ask.lasts(), hint.nodes)?;
-            if !had {
-                self.taking.insert(ask.name.clone(), given);
-            }
+            cpus.assign(uid, &ask.name, ask.cpus, ask.lasts(), hint.nodes)?;
             new |= !had;
         }
         if let Some(memory) = self.memory.as_mut().filter(|_| !ask.memory.is_empty()) {
@@ -94,9 +89,9 @@ impl Book {
         Ok(new)
     }
 
-    /// Whether the CPUs that the container was given last share a cache.
-    pub(crate) fn in_one_cache(&self, ask: &ContainerAsk) -> bool {
-        let Some(cpus) = self.taking.get(&ask.name) else { return false };
+    /// Whether the CPUs that the container was given share a cache.
+    pub(crate) fn in_one_cache(&self, uid: &str, container: &str) -> bool {
+        let Some(cpus) = self.cpus.as_ref().and_then(|cpus| cpus.of(uid, container)) else { return false };
         let caches: BTreeSet<u32> =
             cpus.iter().filter_map(|cpu| self.machine.cpu(cpu)).map(|cpu| cpu.cache).collect();
         caches.len() == 1

@@ -199,7 +199,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
     let given = Given { cpus: cpus.is_some(), memory: memory.is_some(), pod_level: config.pod_level };
     let resources = Resources {
         inner: Arc::new(Inner {
-            book: Mutex::new(Book { cpus, memory, machine, found, taking: BTreeMap::new() }),
+            book: Mutex::new(Book { cpus, memory, machine, found }),
             given,
             topology,
             whole_pods: config.topology.whole_pods,
@@ -446,7 +446,7 @@ impl Resources {
                         }
                     };
                     let given = book.assign(&ask.uid, container, hint);
-                    self.count(&book, container, &given);
+                    self.count(&book, &ask.uid, container, &given);
                     if given? {
                         new.push(container.name.clone());
                     }
@@ -488,11 +488,10 @@ impl Resources {
         AdmitError::Topology
     }
 
-    fn count(&self, book: &Book, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
+    fn count(&self, book: &Book, uid: &str, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
         let counters = &self.inner.counters.pinning;
-        match given {
-            Ok(false) => return,
-            Ok(true) | Err(_) => {}
+        if matches!(given, Ok(false)) {
+            return;
         }
         if container.cpus > 0 {
             counters.cpu_requests.add();
@@ -513,7 +512,7 @@ impl Resources {
                 if whole_cores {
                     counters.aligned.of(["physical_cpu", "container"]).add();
                 }
-                if book.in_one_cache(container) {
+                if book.in_one_cache(uid, &container.name) {
                     counters.aligned.of(["uncore_cache", "container"]).add();
                 }
             }

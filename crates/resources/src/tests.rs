@@ -349,16 +349,17 @@ async fn whole_pods_on_one_node() {
 async fn restricted_and_best_effort() {
     let spread = |policy: fn(&mut ResourcesConfig)| async move {
         let world = World::start(policy);
-        // Two left on each node.
-        world.admit(&pod("a", &[("c", 1)])).await.unwrap();
+        // One is left on the first node, two on the second.
+        world.admit(&pod("a", &[("c", 2)])).await.unwrap();
         world.admit(&pod("b", &[("c", 2)])).await.unwrap();
+        assert_eq!((world.cpus("a", "c"), world.cpus("b", "c")), ("1,5".into(), "2,6".into()));
         let third = world.admit(&pod("c", &[("c", 3)])).await;
-        (third, world.cpus("c", "c"))
+        (third.map_err(|(reason, _)| reason), world.cpus("c", "c"))
     };
     let (refused, _) = spread(|config| config.topology.policy = TopologyPolicy::Restricted).await;
-    let (taken, cpus) = spread(|config| config.topology.policy = TopologyPolicy::BestEffort).await;
-    assert_eq!(taken, Ok(()), "{cpus}");
-    assert!(refused.is_ok() || refused.unwrap_err().0 == "TopologyAffinityError");
+    assert_eq!(refused, Err("TopologyAffinityError"));
+    let taken = spread(|config| config.topology.policy = TopologyPolicy::BestEffort).await;
+    assert_eq!(taken, (Ok(()), "3-4,7".to_owned()));
 }
 
 /// T7, C17 and M2: what a machine cannot do is refused in words that say what to do.

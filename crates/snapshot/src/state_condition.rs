@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
-use mainstay_checkpoint::{AsideFile, files_set_aside};
+use mainstay_checkpoint::{AsideFile, files_set_aside, files_set_aside_in};
 
 /// The condition's type.
 const STATE_INTACT: &str = "StateIntact";
@@ -21,7 +21,7 @@ pub(crate) async fn look(directory: PathBuf) -> NodeCondition {
         // Upstream's files of who holds what are where upstream has them.
         found.extend(files_set_aside(&directory.with_file_name("device-plugins"))?);
         if let Some(root) = directory.parent() {
-            found.extend(files_set_aside(root)?);
+            found.extend(files_set_aside_in(root)?);
         }
         found.sort();
         Ok(found)

@@ -251,7 +251,7 @@ pub struct NodeCounters {
 }
 
 /// Reasons that have a label of their own, as upstream's list has them.
-const REJECTIONS: [&str; 17] = [
+const REJECTIONS: [&str; 21] = [
     "AppArmor",
     "Evicted",
     "InitContainerRestartPolicyForbidden",
@@ -261,6 +261,8 @@ const REJECTIONS: [&str; 17] = [
     "OutOfephemeral-storage",
     "OutOfmemory",
     "OutOfpods",
+    "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
     "PodOSNotSupported",
     "PodOSSelectorNodeLabelDoesNotMatch",
     "SupplementalGroupsPolicyNotSupported",
@@ -269,6 +271,8 @@ const REJECTIONS: [&str; 17] = [
     "UnexpectedAdmissionError",
     "UnexpectedPredicateFailureType",
     "UnknownReason",
+    "VolumeAttachmentLimitExceeded",
+    "node(s) had taints that the pod didn't tolerate",
 ];
 
 /// The label of a reason for which a pod is turned away: what others choose to call theirs does not make series.
@@ -276,7 +280,8 @@ const REJECTIONS: [&str; 17] = [
 pub fn rejection_label(reason: &str) -> &'static str {
     match REJECTIONS.iter().find(|known| **known == reason) {
         Some(known) => known,
-        None if reason.starts_with("OutOf") && reason.contains('/') => "OutOfExtendedResources",
+        // Upstream takes huge pages for such as well.
+        None if reason.starts_with("OutOf") => "OutOfExtendedResources",
         None => "Other",
     }
 }
@@ -421,6 +426,7 @@ mod tests {
         for (reason, label) in [
             ("OutOfcpu", "OutOfcpu"),
             ("OutOfexample.com/gpu", "OutOfExtendedResources"),
+            ("OutOfhugepages-2Mi", "OutOfExtendedResources"),
             ("SMTAlignmentError", "Other"),
             ("TopologyAffinityError", "TopologyAffinityError"),
         ] {

@@ -49,7 +49,12 @@ pub(super) fn over_nodes(
             if best.as_ref().is_some_and(|best| best.score == 0 && !best.crosses) {
                 break;
             }
-            let share = count / size / group * group;
+            let mut share = count / size / group * group;
+            if by_socket {
+                // A node that has less gives what it has: the others of its socket give the rest.
+                let least = chosen.iter().map(|node| left[node] / group * group).min();
+                share = share.min(least.unwrap_or(share));
+            }
             let enough =
                 |of: &dyn Fn(u32) -> usize| chosen.iter().map(|node| of(*node)).sum::<usize>() >= count;
             let fits = enough(&|node| left[&node])

@@ -132,6 +132,10 @@ fn distributed_over_nodes_of_one_socket() {
     let by = |by_socket| Packing { over_nodes: Some(1), by_socket, ..PLAIN };
     check(&c, free, 22, by(false), "10-15,20-25,50-54,60-64");
     check(&c, free, 22, by(true), "0-5,10-15,40-44,50-54");
+    // Eleven would be the share of each: where a node has four, the other one of its socket gives the rest, if there is no other socket.
+    let free = "0-1,10-19,20-29,30-39,40-41,50-59,60-69,70-79";
+    check(&c, free, 22, by(true), "20-25,30-35,60-64,70-74");
+    check(&c, "0-1,10-19,40-41,50-59", 22, by(true), "0-1,10-18,40-41,50-58");
 }
 
 fn machines() -> impl Strategy<Value = Machine> {

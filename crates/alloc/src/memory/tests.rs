@@ -23,7 +23,7 @@ fn free(all: &MemoryStatic) -> Vec<u64> {
 }
 
 fn give(all: &mut MemoryStatic, uid: &str, container: &str, gib: u64, of: Use) -> Result<(), MemoryError> {
-    all.assign(uid, container, &memory(gib), of, Hint::ANY)
+    all.assign(uid, container, &memory(gib), of, Hint::UNASKED)
 }
 
 #[test]
@@ -67,6 +67,9 @@ fn m6_a_group_ends_with_its_last_user() {
     // A node in a group serves nobody alone.
     assert_eq!(give(&mut all, "q", "c", 1, Use::Lasting), Ok(()));
     assert_eq!(all.of("q", "c").unwrap()[0].nodes, mask(&[0, 1]));
+    // Where only as few nodes as can be would do, two are too many for a little.
+    let strict = all.assign("r", "c", &memory(1), Use::Lasting, Hint::ANY);
+    assert_eq!(strict, Err(MemoryError::NotPreferred));
     all.release("p");
     assert_eq!(all.nodes()[&0].cells, mask(&[0, 1]));
     all.release("q");

@@ -114,8 +114,9 @@ proptest! {
                 }
                 container => {
                     let of = if passing { Use::Passing } else { Use::Lasting };
+                    let near = (pod % 2 == 0).then(|| [u32::from(pod) / 2 % 2].into_iter().collect());
                     let before = cpus.state();
-                    if cpus.assign(&uid, &format!("c{container}"), count, of, None).is_err() {
+                    if cpus.assign(&uid, &format!("c{container}"), count, of, near).is_err() {
                         prop_assert_eq!(cpus.state(), before);
                     }
                 }
@@ -202,4 +203,25 @@ fn cpus_come_and_go() {
     assert_eq!(&(cpus.shared() | &held), &set("0-7"));
     cpus.release("p");
     assert_eq!(cpus.shared(), &set("0-7"));
+}
+
+proptest! {
+    /// A pod never holds more than it needs at one time: an init container beside the sidecars before it, or all that stay.
+    #[test]
+    fn no_more_than_is_needed_at_one_time(init in proptest::collection::vec((0_usize..4, any::<bool>()), 0..4), apps in proptest::collection::vec(0_usize..3, 1..3)) {
+        let mut cpus = Static::new(four_nodes(), set("0"), Options::default());
+        let (mut most, mut lasting, mut all) = (0, 0, Vec::new());
+        let apps = apps.into_iter().map(|count| (count, true));
+        for (at, (count, lasts)) in init.into_iter().chain(apps).filter(|(count, _)| *count > 0).enumerate() {
+            let of = if lasts { Use::Lasting } else { Use::Passing };
+            if cpus.assign("p", &format!("c{at}"), count, of, None).is_err() {
+                break;
+            }
+            most = most.max(lasting + count);
+            lasting += if lasts { count } else { 0 };
+            all.push(count);
+        }
+        let held = cpus.exclusive().len();
+        prop_assert_eq!(held, most.max(lasting), "{:?}", all);
+    }
 }

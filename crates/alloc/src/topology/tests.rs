@@ -25,10 +25,13 @@ fn merged(policy: TopologyPolicy, nodes: u32, lists: &[Hints]) -> (String, bool)
 
 use TopologyPolicy::{BestEffort, Restricted, SingleNumaNode};
 
+/// A row: its name, the policy, the number of nodes, the lists, what comes out, and whether the pod comes in.
+type Row<'a> = (&'a str, TopologyPolicy, u32, &'a [Hints], &'a str, bool);
+
 /// Named rows: the behaviours T1 to T5 and their like.
 #[test]
 fn one_of_each_list() {
-    let rows: &[(&str, TopologyPolicy, u32, &[Hints], &str, bool)] = &[
+    let rows: &[Row<'_>] = &[
         ("T1 restricted without a preferred one", Restricted, 2, &[hints("-01")], "-01", false),
         ("T1 the same, best effort", BestEffort, 2, &[hints("-01")], "-01", true),
         ("T2 nobody has a wish", BestEffort, 2, &[], "+01", true),

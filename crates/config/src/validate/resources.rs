@@ -153,6 +153,8 @@ fn managers(config: &KubeletConfiguration, gates: &FeatureGates, findings: &mut 
     for (one, other) in [
         ("full-pcpus-only", "distribute-cpus-across-cores"),
         ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+        ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+        ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
     ] {
         findings.require(
             !(on(one) && on(other)),
@@ -161,6 +163,12 @@ fn managers(config: &KubeletConfiguration, gates: &FeatureGates, findings: &mut 
             "keep one of them",
         );
     }
+    findings.require(
+        !(on("align-by-socket") && config.topology_manager_policy == "single-numa-node"),
+        path,
+        "topologyManagerPolicy single-numa-node is incompatible with the option align-by-socket of cpuManagerPolicyOptions",
+        "keep one of them",
+    );
     topology(config, findings);
     for (resource, percentage) in &config.qos_reserved {
         let number = percentage.strip_suffix('%').and_then(|number| number.parse::<u8>().ok());

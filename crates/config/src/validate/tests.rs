@@ -378,6 +378,14 @@ fn resources() {
             "static policy options full-pcpus-only and distribute-cpus-across-cores of cpuManagerPolicyOptions can not be used at the same time",
         ),
         (
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {prefer-align-cpus-by-uncorecache: \"true\", distribute-cpus-across-numa: \"true\"}",
+            "static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa of cpuManagerPolicyOptions can not be used at the same time",
+        ),
+        (
+            "cpuManagerPolicy: static\ntopologyManagerPolicy: single-numa-node\nfeatureGates: {CPUManagerPolicyAlphaOptions: true}\ncpuManagerPolicyOptions: {align-by-socket: \"true\"}",
+            "topologyManagerPolicy single-numa-node is incompatible with the option align-by-socket of cpuManagerPolicyOptions",
+        ),
+        (
             "topologyManagerPolicyOptions: {max-allowable-numa-nodes: \"7\"}",
             "the minimum value of \"max-allowable-numa-nodes\" in topologyManagerPolicyOptions should not be less than 8, got \"7\"",
         ),

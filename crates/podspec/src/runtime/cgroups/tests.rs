@@ -85,6 +85,10 @@ fn guaranteed_pods_huge_pages_and_no_quota() {
     let no_quota = NodeSettings { cfs_period_micros: None, ..v1() };
     let expected = CgroupValues { cpu_quota: Limit::Unlimited, ..expected };
     assert_eq!(pod_cgroup_values(&pod(&spec), &no_quota, false), expected);
+    // C24, C25: with CPUs of its own it has none either, whatever else is in the pod.
+    let quota = |exclusive| pod_cgroup_values(&pod(&spec), &v1(), exclusive).cpu_quota;
+    assert!(matches!(quota(false), Limit::At(_)));
+    assert_eq!(quota(true), Limit::Unlimited);
 }
 
 #[test]
