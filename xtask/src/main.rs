@@ -77,6 +77,9 @@ fn bench(flags: &[&str]) -> Result<()> {
     if !flags.contains(&"--no-upstream") {
         tools::run(&["kubelet"])?;
     }
+    if !flags.iter().any(|flag| ["--floor-only", "--probes-only", "--http-only"].contains(flag)) {
+        tools::run(&["etcd", "kube-apiserver", "kubernetes"])?;
+    }
     if flags.contains(&"2.4") {
         tools::run(&["containerd"])?;
     }

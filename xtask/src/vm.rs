@@ -20,13 +20,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Not run without being asked for (by name or `--all`), and why.
-const LEFT_OUT: [(&str, &str); 3] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     (
         "scale",
         "a hundred pods cost an emulated CPU an hour, and its speed says nothing about how much a node can bear",
     ),
     ("consumers", "there is no Prometheus in the machine"),
     ("grpc", "its client is Python with packages that the machine does not have"),
+    ("devices", "likewise"),
     ("resources", "likewise, and upstream's kubelet is not there either"),
 ];
 /// Run once more with the cgroupfs driver: those that look at cgroups.

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a command-line program reports on standard output")]
 
 mod agent;
+mod cluster;
 mod floor;
 mod http;
 mod metrics;
@@ -20,8 +21,10 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use mainstay_testkit::Flavor;
 
+use crate::targets::Target;
+
 const USAGE: &str = "\
-cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--metrics] [--no-upstream] [--write]
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--metrics] [--in-cluster N] [--cluster] [--no-upstream] [--write]
 
   --pods N            pods at once (default 100)
   --rounds N          single pods, one after the other (default 10)
@@ -33,6 +36,8 @@ cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4
   --probes-only       only those
   --http-only         only /pods beside nginx (Debian's nginx-light), and a thousand watchers
   --metrics           only what scrapers wait for and what sampling costs; with more than 100 pods also how that grows
+  --in-cluster N      pods scheduled at once by a real control plane (default 250; 0 leaves them out)
+  --cluster           only those
   --no-upstream       without upstream's kubelet
   --write             also write docs/benchmarks.md (with --metrics, its part of it)
 ";
@@ -50,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) probes_only: bool,
     pub(crate) http_only: bool,
     pub(crate) metrics_only: bool,
+    pub(crate) cluster: usize,
+    pub(crate) cluster_only: bool,
     pub(crate) upstream: bool,
     pub(crate) write: bool,
     pub(crate) mainstay: PathBuf,
@@ -77,6 +84,8 @@ fn plan() -> Result<Plan> {
         probes_only: false,
         http_only: false,
         metrics_only: false,
+        cluster: 250,
+        cluster_only: false,
         upstream: true,
         write: false,
         mainstay: mainstay_testkit::workspace_root().join("target/release/mainstay"),
@@ -104,6 +113,8 @@ fn plan() -> Result<Plan> {
             "--probes-only" => plan.probes_only = true,
             "--http-only" => plan.http_only = true,
             "--metrics" => plan.metrics_only = true,
+            "--in-cluster" => plan.cluster = usize::try_from(number()?)?,
+            "--cluster" => plan.cluster_only = true,
             "--no-upstream" => plan.upstream = false,
             "--write" => plan.write = true,
             other => bail!("unknown: {other}\n\n{USAGE}"),
@@ -144,6 +155,14 @@ fn run(plan: &Plan) -> Result<()> {
         };
         return report::print_metrics(plan, &ours, theirs.as_ref());
     }
+    if plan.cluster_only {
+        let (ours, theirs) = cluster::both(plan)?;
+        let targets = ours.targets(theirs.as_ref());
+        for Target { what, bound, measured, met } in &targets {
+            println!("{what}: {measured}, {bound}: {}", if *met { "pass" } else { "MISS" });
+        }
+        return none_missed(&targets);
+    }
     println!("floor: a bare CRI client");
     let floor = floor::measure(plan).context("the floor")?;
     if plan.floor_only {
@@ -169,11 +188,20 @@ fn run(plan: &Plan) -> Result<()> {
     let http = http::measure(plan).context("/pods beside nginx")?;
     println!("{}", http.text());
     targets.extend(http.targets());
-    report::print(plan, &floor, &mainstay, upstream.as_ref(), probes.as_ref(), &targets)?;
+    let clustered = if plan.cluster > 0 { Some(cluster::both(plan)?) } else { None };
+    targets.extend(clustered.iter().flat_map(|(ours, theirs)| ours.targets(theirs.as_ref())));
+    let measured = report::Measured {
+        floor: &floor,
+        mainstay: &mainstay,
+        upstream: upstream.as_ref(),
+        probes: probes.as_ref(),
+        clustered: clustered.as_ref(),
+    };
+    report::print(plan, &measured, &targets)?;
     none_missed(&targets)
 }
 
-fn none_missed(targets: &[targets::Target]) -> Result<()> {
+fn none_missed(targets: &[Target]) -> Result<()> {
     let missed: Vec<&str> = targets.iter().filter(|target| !target.met).map(|target| target.what).collect();
     if !missed.is_empty() {
         bail!("missed: {}", missed.join("; "));

@@ -7,19 +7,23 @@ use anyhow::{Context, Result};
 use crate::{
     Plan, Probed,
     agent::{Figures, Rest, kib_to_mb, median},
+    cluster::Clustered,
     floor::Floor,
     metrics::{self, Answer, Scrapes, Stages},
     targets::{self, Target},
 };
 
-pub(crate) fn print(
-    plan: &Plan,
-    floor: &Floor,
-    mainstay: &Figures,
-    upstream: Option<&Figures>,
-    probes: Option<&Probed>,
-    targets: &[Target],
-) -> Result<()> {
+/// What a whole run has measured.
+pub(crate) struct Measured<'a> {
+    pub(crate) floor: &'a Floor,
+    pub(crate) mainstay: &'a Figures,
+    pub(crate) upstream: Option<&'a Figures>,
+    pub(crate) probes: Option<&'a Probed>,
+    pub(crate) clustered: Option<&'a Clustered>,
+}
+
+pub(crate) fn print(plan: &Plan, measured: &Measured<'_>, targets: &[Target]) -> Result<()> {
+    let Measured { floor, mainstay, upstream, probes, clustered } = *measured;
     let mut table = String::new();
     let seconds = |duration: Duration| format!("{:.3} s", duration.as_secs_f64());
     let middle = |values: &[Duration]| median(&mut values.to_vec());
@@ -126,6 +130,21 @@ pub(crate) fn print(
             memory(ours.rss_kib),
             theirs.as_ref().map(|u| memory(u.rss_kib)),
         );
+    }
+
+    if let Some((ours, theirs)) = clustered {
+        let theirs = theirs.as_ref();
+        let pods = format!("{} pods scheduled at once in a cluster → all Ready", plan.cluster);
+        row(&pods, None, time(ours.ready), theirs.map(|u| time(u.ready)));
+        let each = |value: f64| (value, format!("{value:.2}"));
+        row(
+            "API requests per pod for that (counted by the API server)",
+            None,
+            each(ours.requests),
+            theirs.map(|u| each(u.requests)),
+        );
+        row("the agent's own CPU time for that", None, time(ours.cpu), theirs.map(|u| time(u.cpu)));
+        row("resident memory then", None, memory(ours.rss_kib), theirs.map(|u| memory(u.rss_kib)));
     }
 
     let judged = judged(targets);

@@ -201,7 +201,7 @@ fn pods_that_the_node_cannot_run_are_told_so_and_others_do_not_notice() -> Resul
             let said = [&pod["status"]["reason"], waiting, ended];
             // A program that is not there ends its container at once, and is tried again.
             let again = *name == "commanded" && waiting == "CrashLoopBackOff";
-            (said.iter().any(|it| *it == reason) || again) && (pod["status"]["phase"] == *phase || again)
+            again || said.iter().any(|it| *it == reason) && pod["status"]["phase"] == *phase
         })?;
         member.told(name, event.0, event.1)?;
     }

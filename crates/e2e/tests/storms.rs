@@ -186,8 +186,8 @@ fn skewed(skew: i64) -> Result<()> {
     // The clock is another, or this shows nothing.
     let node = member.get(NODE).map_err(anyhow::Error::msg)?;
     let heartbeat = |node: &Value| -> Result<i64> {
-        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-        let ready = conditions.filter(|it| it["type"] == "Ready").next().context("no Ready")?;
+        let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.find(|it| it["type"] == "Ready").context("no Ready")?;
         let time: jiff::Timestamp = ready["lastHeartbeatTime"].as_str().unwrap_or_default().parse()?;
         Ok(time.as_second() - jiff::Timestamp::now().as_second())
     };

@@ -127,6 +127,14 @@ impl Host {
         if is_dns_subdomain(&name) { Ok(name) } else { Err(HostError::BadNodeName { name }) }
     }
 
+    /// Whether this process is in another user namespace than the machine's first: then not every user is mapped to itself.
+    #[must_use]
+    pub fn in_user_namespace(&self) -> bool {
+        let map = std::fs::read_to_string(self.proc.join("self/uid_map")).unwrap_or_default();
+        let mut lines = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.next().is_some_and(|first| first != ["0", "0", "4294967295"])
+    }
+
     /// A random id that is new with every boot.
     ///
     /// # Errors

@@ -68,6 +68,13 @@ pub fn status_digest(status: &PodStatus) -> u64 {
 #[must_use]
 pub fn status_patch(uid: &str, status: &PodStatus, ours_alone: bool) -> Value {
     let (own, mut conditions) = own(status);
+    // Conditions are merged, field by field: what one no longer says must be taken back, or a pod that is ready would go on
+    // saying why it was not.
+    for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+        for name in ["reason", "message", "lastProbeTime", "observedGeneration"] {
+            condition.entry(name).or_insert(Value::Null);
+        }
+    }
     let mut fields = Map::new();
     for name in OWN_FIELDS {
         let value = match own.get(name) {
@@ -164,6 +171,10 @@ mod tests {
         let kinds: Vec<_> = status["conditions"].as_array().unwrap().iter().map(|it| &it["type"]).collect();
         assert_eq!(kinds, ["Ready", "AllContainersRestarting", "PodResizeInProgress", "PodResizePending"]);
         assert_eq!(status["conditions"][1]["$patch"], "delete");
+        let ready = status["conditions"][0].as_object().unwrap();
+        for name in ["reason", "message"] {
+            assert_eq!(ready.get(name), Some(&Value::Null), "what made it not ready is taken back");
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(crate) fn template(loaded: &Loaded, host: &Host, node_name: &str, resources:
             node_info: Some(NodeSystemInfo {
                 architecture: cli::arch().to_owned(),
                 boot_id: host.boot_id().unwrap_or_default(),
+                running_in_user_namespace: Some(host.in_user_namespace()),
                 kernel_version: host.kernel_version(),
                 kubelet_version: VERSION.to_owned(),
                 machine_id: host.machine_id().unwrap_or_default(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_cri::{Cri, CriError};
-use mainstay_types::RuntimeHealth;
+use mainstay_types::{RuntimeHandler, RuntimeHealth};
 use tracing::{info, warn};
 
 /// Asks the runtime for its conditions, and for its name when that is not known (or it was away, perhaps for an upgrade).
@@ -29,6 +29,13 @@ async fn ask(cri: &Cri, known: &RuntimeHealth, events: bool) -> Result<RuntimeHe
     } else {
         (known.name.clone(), known.version.clone())
     };
+    let tells_features = status.features.is_some();
+    let told = |handler: &k8s_cri::v1::RuntimeHandler| RuntimeHandler {
+        name: handler.name.clone(),
+        recursive_read_only: handler.features.map(|features| features.recursive_read_only_mounts),
+        user_namespaces: handler.features.map(|features| features.user_namespaces),
+    };
+    let handlers = status.runtime_handlers.iter().map(told).collect();
     let strict_groups = status.features.is_some_and(|features| features.supplemental_groups_policy);
     let handler = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
     let features = handler.and_then(|handler| handler.features).unwrap_or_default();
@@ -48,6 +55,8 @@ async fn ask(cri: &Cri, known: &RuntimeHealth, events: bool) -> Result<RuntimeHe
         events,
         strict_groups,
         recursive_read_only: features.recursive_read_only_mounts,
+        tells_features,
+        handlers,
     };
     if health.network_problem != known.network_problem {
         match &health.network_problem {

@@ -12,7 +12,9 @@ use k8s_openapi::{
 };
 use mainstay_checkpoint::{Deferred, Durability, Store};
 use mainstay_task::TaskGroup;
-use mainstay_types::{NodePressure, NodeResources, NodeView, PressureKind, RuntimeHealth, to_seconds};
+use mainstay_types::{
+    NodePressure, NodeResources, NodeView, PressureKind, RuntimeHandler, RuntimeHealth, to_seconds,
+};
 use tokio::sync::watch;
 
 use crate::gojson::go_json;
@@ -177,17 +179,20 @@ fn filled(template: &Node, input: &NodeInput<'_>, conditions: Vec<NodeCondition>
     if let Some(NodeSystemInfo { container_runtime_version, .. }) = &mut status.node_info
         && !runtime.name.is_empty()
     {
-        *container_runtime_version =
-            format!("{}://{}", runtime.name, runtime.version.trim_start_matches('v'));
+        *container_runtime_version = format!("{}://{}", runtime.name, plain_version(&runtime.version));
     }
-    status.features = Some(NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) });
-    status.runtime_handlers = Some(vec![NodeRuntimeHandler {
-        name: Some(String::new()),
-        features: Some(NodeRuntimeHandlerFeatures {
-            recursive_read_only_mounts: Some(runtime.recursive_read_only),
-            ..NodeRuntimeHandlerFeatures::default()
+    // What a runtime does not tell is not known, and not said.
+    let features = NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) };
+    status.features = runtime.tells_features.then_some(features);
+    let handler = |handler: &RuntimeHandler| NodeRuntimeHandler {
+        name: Some(handler.name.clone()),
+        features: handler.recursive_read_only.map(|recursive| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(recursive),
+            user_namespaces: handler.user_namespaces,
         }),
-    }]);
+    };
+    let handlers: Vec<_> = runtime.handlers.iter().map(handler).collect();
+    status.runtime_handlers = (!handlers.is_empty()).then_some(handlers);
     node
 }
 
@@ -266,9 +271,48 @@ fn not_ready(input: &NodeInput<'_>) -> Option<String> {
     (!why.is_empty()).then(|| format!("[{}]", why.join(", ")))
 }
 
+/// A version as upstream shows it: whole if it is semantic (`2.4.0-rc.1+b`), else its numbers (`1.6.20` of `1.6.20~ds1`).
+fn plain_version(text: &str) -> &str {
+    let text = text.trim();
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (numbers, extra) = text.split_at(end);
+    let numbers = numbers.trim_end_matches('.');
+    let words = |part: &str| {
+        let word = |word: &str| {
+            !word.is_empty() && word.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
+        };
+        part.split('.').all(word)
+    };
+    let (release, build) = match extra.split_once('+') {
+        Some((release, build)) => (release, Some(build)),
+        None => (extra, None),
+    };
+    let semantic = numbers.split('.').count() == 3
+        && (release.is_empty() || release.strip_prefix('-').is_some_and(words))
+        && build.is_none_or(words);
+    // What is no version at all is shown as it came.
+    if semantic || !numbers.contains('.') { text } else { numbers }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_are_shown_as_upstream_does() {
+        for (text, shown) in [
+            ("1.6.20~ds1", "1.6.20"),
+            ("v2.4.2", "2.4.2"),
+            ("2.4.0-rc.1+b.5", "2.4.0-rc.1+b.5"),
+            ("2.4.0+unknown", "2.4.0+unknown"),
+            ("1.7.0-1ubuntu~1", "1.7.0"),
+            ("1.31", "1.31"),
+            ("unknown", "unknown"),
+        ] {
+            assert_eq!(plain_version(text), shown, "{text}");
+        }
+    }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

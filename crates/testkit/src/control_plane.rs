@@ -257,7 +257,14 @@ impl ControlPlane {
     fn start_controllers(&mut self) -> Result<()> {
         let config = format!("--kubeconfig={}", self.admin_kubeconfig()?.display());
         let file = |name: &str| self.dir.join(name).display().to_string();
-        let shared = [config, "--leader-elect=false".to_owned(), "--secure-port=0".to_owned()];
+        let shared = [
+            config,
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+            // Their own limits would be what is measured where many pods are made at once.
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ];
         let mut args = shared.to_vec();
         args.extend([
             format!("--service-account-private-key-file={}", file("accounts.key")),

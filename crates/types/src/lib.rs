@@ -58,7 +58,7 @@ pub use machine::{
 };
 pub use observed::{
     ContainerPhase, ContainerUser, MadeObjects, ObservedContainer, ObservedPod, ObservedSandbox,
-    ObservedState, ReadWish, RuntimeHealth,
+    ObservedState, ReadWish, RuntimeHandler, RuntimeHealth,
 };
 pub use outcome::{ContainerReason, Deletion, Outcomes, PodFailure, PodOutcome, PodStage, TerminalPhase};
 pub use pod::{ContainerKind, PodExt, annotations, labels};

@@ -87,6 +87,21 @@ pub struct RuntimeHealth {
     pub strict_groups: bool,
     /// Its default handler can make mounts recursively read-only.
     pub recursive_read_only: bool,
+    /// It says what it can do at all; older ones do not.
+    pub tells_features: bool,
+    /// The handlers that it tells of, in its order; the default one has no name.
+    pub handlers: Vec<RuntimeHandler>,
+}
+
+/// One way in which the runtime runs containers, which a RuntimeClass may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeHandler {
+    /// Its name.
+    pub name: String,
+    /// It can make mounts recursively read-only; `None` if it does not say what it can.
+    pub recursive_read_only: Option<bool>,
+    /// It can map users; `None` if it does not say what it can.
+    pub user_namespaces: Option<bool>,
 }
 
 /// One pod in the runtime.
