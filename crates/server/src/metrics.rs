@@ -46,6 +46,7 @@ pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
             facts: &state.facts,
             events_dropped: state.event_counts.dropped(),
             assignments: &state.assignments.borrow().clone(),
+            own: own_families::Own::default(),
         },
     );
     for (counter, series) in state.counters.read() {

@@ -2,6 +2,7 @@
 //! counted, and the process itself. One table, from which they are written and `docs/metrics.md` is made.
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
     fs,
     sync::Arc,
@@ -32,6 +33,24 @@ pub(crate) struct Source<'a> {
     pub(crate) facts: &'a Facts,
     pub(crate) events_dropped: u64,
     pub(crate) assignments: &'a Assignments,
+    pub(crate) own: Own,
+}
+
+/// What the kernel says of this process, read once for all families of an answer.
+#[derive(Default)]
+pub(crate) struct Own {
+    process: OnceCell<Option<Process>>,
+    network: OnceCell<Option<(u64, u64)>>,
+}
+
+impl Own {
+    fn process(&self) -> Option<&Process> {
+        self.process.get_or_init(Process::read).as_ref()
+    }
+
+    fn network(&self) -> Option<(u64, u64)> {
+        *self.network.get_or_init(network)
+    }
 }
 
 /// One family.
@@ -472,8 +491,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "process_cpu_seconds_total",
         help: "Total user and system CPU time spent in seconds.",
         kind: Kind::Counter,
-        write: |lines, _| {
-            if let Some(process) = Process::read() {
+        write: |lines, source| {
+            if let Some(process) = source.own.process() {
                 lines.put(&[], process.cpu_seconds);
             }
         },
@@ -492,8 +511,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "process_network_receive_bytes_total",
         help: "Number of bytes received by the process over the network.",
         kind: Kind::Counter,
-        write: |lines, _| {
-            if let Some((received, _)) = network() {
+        write: |lines, source| {
+            if let Some((received, _)) = source.own.network() {
                 lines.count(&[], received);
             }
         },
@@ -502,8 +521,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "process_network_transmit_bytes_total",
         help: "Number of bytes sent by the process over the network.",
         kind: Kind::Counter,
-        write: |lines, _| {
-            if let Some((_, sent)) = network() {
+        write: |lines, source| {
+            if let Some((_, sent)) = source.own.network() {
                 lines.count(&[], sent);
             }
         },
@@ -513,9 +532,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "Number of open file descriptors.",
         kind: Kind::Gauge,
         write: |lines, _| {
-            if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-                // The one by which they are read is not among them.
-                lines.count(&[], (entries.count() as u64).saturating_sub(1));
+            if let Some(count) = open_files() {
+                lines.count(&[], count);
             }
         },
     },
@@ -523,8 +541,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "process_resident_memory_bytes",
         help: "Resident memory size in bytes.",
         kind: Kind::Gauge,
-        write: |lines, _| {
-            if let Some(process) = Process::read() {
+        write: |lines, source| {
+            if let Some(process) = source.own.process() {
                 lines.put(&[], process.resident_bytes);
             }
         },
@@ -533,8 +551,8 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "process_virtual_memory_bytes",
         help: "Virtual memory size in bytes.",
         kind: Kind::Gauge,
-        write: |lines, _| {
-            if let Some(process) = Process::read() {
+        write: |lines, source| {
+            if let Some(process) = source.own.process() {
                 lines.put(&[], process.virtual_bytes);
             }
         },
@@ -648,6 +666,16 @@ fn volumes(lines: &mut Lines<'_>, source: &Source<'_>) {
     for ((plugin, state), count) in counts {
         lines.count(&[("plugin_name", plugin), ("state", state)], count);
     }
+}
+
+/// Linux says since 6.2 how many there are; before, each is looked at, and there are several for every cgroup that is read.
+fn open_files() -> Option<u64> {
+    let told = fs::metadata("/proc/self/fd").ok()?.len();
+    if told > 0 {
+        return Some(told);
+    }
+    // The one by which they are read is not among them.
+    Some((fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
 /// Bytes that the machine's network (that of this process) received and sent, as Prometheus' own library counts them.
@@ -780,6 +808,7 @@ mod tests {
             facts: &facts,
             events_dropped: 0,
             assignments: &Assignments::default(),
+            own: Own::default(),
         };
         let text = |source: &Source<'_>| {
             let mut out = Exposition::default();
@@ -831,6 +860,15 @@ mod tests {
         ] {
             assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
         }
+    }
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = open_files().unwrap();
+        // Others open and close theirs meanwhile; so many they do not.
+        let held: Vec<_> = (0..500).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let after = open_files().unwrap();
+        assert!(after >= before + 400 && before > 0, "{before}, then {after} with {} more", held.len());
     }
 
     #[test]
