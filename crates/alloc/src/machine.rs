@@ -58,10 +58,15 @@ impl Machine {
         self.cpus.iter().map(|(cpu, place)| (*cpu, place))
     }
 
-    /// CPUs of a core, on the average of whole numbers; 1 of an empty machine.
+    /// CPUs of a core that has all of its own; 1 of an empty machine. One that is offline makes no core of the machine smaller than the
+    /// others are.
     #[must_use]
     pub fn cpus_per_core(&self) -> usize {
-        (self.cpus.len().checked_div(self.count(|cpu| cpu.core)).unwrap_or(1)).max(1)
+        let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
+        for cpu in self.cpus.values() {
+            *cores.entry(cpu.core).or_default() += 1;
+        }
+        cores.into_values().max().unwrap_or(1)
     }
 
     /// CPUs of a cache, likewise.

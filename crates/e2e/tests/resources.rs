@@ -128,6 +128,15 @@ fn a_container_has_cpus_to_itself() {
         let allocatable: Vec<String> = (0..last_cpu()).map(|cpu| cpu.to_string()).collect();
         assert_eq!(ask(&world.node, &["allocatable"]).unwrap()["cpu_ids"], json!(allocatable), "R7");
 
+        // A part of a CPU is nobody's own: R4, C24.
+        world.put("part", guaranteed("100m")).unwrap();
+        let part = world.running("part").unwrap();
+        runs_on(&world, "", &part, &all);
+        assert_eq!(pod_cgroup(&world, "", &part).quota(), Some(10_000));
+        holds(&world, "part", "cpu_ids", &json!([]));
+        world.take_away("part").unwrap();
+        world.gone("part").unwrap();
+
         world.put("own", guaranteed("1")).unwrap();
         let own = world.running("own").unwrap();
         runs_on(&world, "", &own, "0");
@@ -149,16 +158,6 @@ fn a_container_has_cpus_to_itself() {
         assert_eq!(metric(&world, "kubelet_cpu_manager_exclusive_cpu_allocation_count"), "1");
         let left = format!("{}", (last_cpu() - 1) * 1000);
         assert_eq!(metric(&world, "kubelet_cpu_manager_shared_pool_size_millicores"), left);
-
-        // A part of a CPU is nobody's own: R4.
-        world.put("part", guaranteed("100m")).unwrap();
-        let part = world.wait("part", "its place", |pod| pod.runs("c") || pod.phase() == "Failed").unwrap();
-        if part.runs("c") {
-            runs_on(&world, "", &part, &all_but(0));
-            assert_eq!(pod_cgroup(&world, "", &part).quota(), Some(10_000));
-        }
-        world.take_away("part").unwrap();
-        world.gone("part").unwrap();
 
         // C27: another container of the same name has the same ones. The command goes down with it.
         drop(world.exec(&own, "c", "while kill -TERM 1; do sleep 0.1; done"));

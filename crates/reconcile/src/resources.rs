@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use mainstay_lifecycle::{HoldCause, Step};
 use mainstay_policy::Rejection;
-use mainstay_types::{ContainerName, ContainerReason, ObservedPod};
+use mainstay_types::{ContainerName, ContainerReason};
 use tracing::warn;
 
 use crate::worker::{Fact, Order, RETRY_AFTER, Shared, hold};
@@ -48,7 +48,8 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
         }
         Some(Err(error)) => {
             let (reason, message) = error.refusal();
-            let runs = order.observed.as_deref().is_some_and(ObservedPod::any_running);
+            // That it has no container right now, because it has just ended, does not make it a newcomer.
+            let runs = order.observed.as_deref().is_some_and(|pod| !pod.containers.is_empty());
             warn!(
                 error = &error as &dyn std::error::Error,
                 runs, "the pod cannot have the CPUs, memory or devices that it asks for"

@@ -392,6 +392,8 @@ impl Resources {
             if !new.is_empty() {
                 self.book().take_back(&ask.uid, &new);
                 self.changed();
+                // Another pod's may have been written with them.
+                self.inner.unwritten.notify_one();
             }
             return Err(error);
         }

@@ -199,3 +199,16 @@ proptest! {
         prop_assert_eq!(free, machine.all());
     }
 }
+
+/// A core of which one CPU is offline is no whole core, and makes no other one smaller.
+#[test]
+fn a_cpu_that_is_offline_makes_no_core_smaller() {
+    let all = (0..8).filter(|cpu| *cpu != 5);
+    let place = |cpu: u32| Cpu { core: cpu % 4, socket: 0, node: 0, cache: 0 };
+    let machine = Machine::new(all.map(|cpu| (cpu, place(cpu))).collect());
+    assert_eq!(machine.cpus_per_core(), 2);
+    // A whole core is taken for two, and what is left of a core for one.
+    check(&machine, "all", 2, PLAIN, "0,4");
+    check(&machine, "all", 1, PLAIN, "1");
+    check(&machine, "1-4,6-7", 2, PLAIN, "2,6");
+}

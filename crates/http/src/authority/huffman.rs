@@ -65,7 +65,7 @@ mod tests {
     fn encoded(text: &str) -> Vec<u8> {
         let mut bits: String =
             text.chars().map(|wanted| CODES.iter().find(|(it, _)| *it == wanted).unwrap().1).collect();
-        while bits.len() % 8 != 0 {
+        while !bits.len().is_multiple_of(8) {
             bits.push('1');
         }
         bits.as_bytes()
