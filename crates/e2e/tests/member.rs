@@ -4,7 +4,11 @@
 
 use std::fs;
 
-use mainstay_e2e::{config_map, idle, pod, secret, seen::PATIENCE, sh, with};
+use mainstay_e2e::{
+    config_map, idle, pod, secret,
+    seen::{PATIENCE, running},
+    sh, with,
+};
 use mainstay_testkit::{Containerd, ControlPlane, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
@@ -93,6 +97,12 @@ fn the_node_registers_and_gives_signs_of_life() {
 fn a_name_of_another_identity_is_refused_with_a_clear_word() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
     let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
+    // Somebody else has that name already.
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": "node", "labels": { "team": "theirs" } }, "spec": { "providerID": "theirs://1" },
+    });
+    let before = cluster.create("/api/v1/nodes", &theirs).unwrap();
     let kubeconfig = cluster.node_kubeconfig("somebody").unwrap();
     let node = Node::builder()
         .containerd(&containerd)
@@ -108,7 +118,11 @@ fn a_name_of_another_identity_is_refused_with_a_clear_word() {
     })
     .unwrap();
     // Its own pods run all the same.
-    node.wait_for(PATIENCE, "a snapshot", |_| Ok(())).unwrap();
+    let own = pod("own", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] }));
+    fs::write(node.manifests().join("own.json"), own.to_string()).unwrap();
+    running(&node, "own").unwrap();
+    let after = get(&cluster, "/api/v1/nodes/node").unwrap();
+    assert_eq!(after["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"], "it was touched");
 }
 
 const PODS: &str = "/api/v1/namespaces/default/pods";

@@ -703,6 +703,39 @@ fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
         .unwrap();
     }
 
+    // An administrator reaches everything that can be read through the API server.
+    for path in [
+        "/configz",
+        "/containerLogs/default/mymonitoring/c",
+        "/debug/pprof/cmdline",
+        "/flagz",
+        "/healthz",
+        "/healthz/device-plugin",
+        "/healthz/log",
+        "/healthz/ping",
+        "/healthz/syncloop",
+        "/logs/",
+        "/metrics",
+        "/metrics/cadvisor",
+        "/metrics/probes",
+        "/metrics/resource",
+        "/metrics/resource/v1alpha1",
+        "/metrics/slis",
+        "/node",
+        "/openapi/v3",
+        "/pods",
+        "/runningpods/",
+        "/spec/",
+        "/stats/",
+        "/stats/summary",
+        "/statusz",
+    ] {
+        wait_until(PATIENCE, &format!("{path} through the API server"), || {
+            cluster.try_kubectl(&["get", "--raw", &proxy(path)]).map(drop)
+        })
+        .unwrap();
+    }
+
     // One role runs commands, the other reads only, and who has none is let nowhere.
     let run = |pod: &str| format!("create --raw '/run/default/{pod}/c?cmd=hostname' -f /dev/null");
     wait_until(PATIENCE, "a command to be run", || {

@@ -60,6 +60,12 @@ mod tests {
         };
         let mut strays = [spawn("mount", ours.path()), spawn("/sbin/mount.nfs", ours.path())];
         let mut others = [spawn("mount", other.path()), spawn("umount", ours.path())];
+        // A program that has just been started has no words yet for a moment.
+        for child in strays.iter().chain(&others) {
+            while fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+        }
         assert_eq!(end_stray_mounts(ours.path()), 2);
         for stray in &mut strays {
             assert_eq!(stray.wait().unwrap().signal(), Some(9));
