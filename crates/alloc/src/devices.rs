@@ -246,6 +246,12 @@ impl Ledger {
         })
     }
 
+    /// The devices of a resource, as its plugin told last.
+    #[must_use]
+    pub fn devices(&self, resource: &str) -> Option<&Devices> {
+        self.resources.get(resource).map(|resource| &resource.devices)
+    }
+
     /// How a device is that somebody holds.
     #[must_use]
     pub fn health(&self, resource: &str, id: &str) -> DeviceHealth {

@@ -33,7 +33,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_alloc::{Ask, AskError, Hints, Ledger, NodeMask, Standing, asks};
+use mainstay_alloc::{Ask, AskError, Devices as List, Hints, Ledger, NodeMask, Standing, asks};
 use mainstay_plugin::Handler;
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid};
@@ -111,6 +111,8 @@ struct Book {
     ledger: Ledger,
     /// In the order in which they came; of two for one resource the newest is asked.
     plugins: Vec<Plugin>,
+    /// What those told last that are not heard because a newer one serves their resource; should it go, that is what there is.
+    unheard: BTreeMap<u64, List>,
     next_id: u64,
     /// Connections cannot be accepted.
     deaf: bool,

@@ -222,6 +222,10 @@ impl Devices {
             }
             book.next_id += 1;
             plugin.id = book.next_id;
+            if let Some(older) = book.plugin(&plugin.resource).map(|older| older.id) {
+                let told = book.ledger.devices(&plugin.resource).cloned().unwrap_or_default();
+                book.unheard.insert(older, told);
+            }
             book.orphaned.remove(&plugin.resource);
             book.ledger.serve(&plugin.resource);
             book.plugins.push(plugin.clone());
@@ -239,11 +243,15 @@ impl Devices {
         }
     }
 
-    /// What a plugin tells: these are all devices of the resource. Of two plugins for one resource the newest is heard.
+    /// What a plugin tells: these are all devices of the resource. Of two plugins for one resource the newest is heard; what the other
+    /// tells counts when that one has gone.
     fn told(&self, plugin: &Plugin, list: List) {
         {
             let mut book = self.book();
             if book.plugin(&plugin.resource).is_none_or(|newest| newest.id != plugin.id) {
+                if book.plugins.iter().any(|known| known.id == plugin.id) {
+                    book.unheard.insert(plugin.id, list);
+                }
                 return;
             }
             book.ledger.list(&plugin.resource, list);
@@ -257,7 +265,14 @@ impl Devices {
             let mut book = self.book();
             let at = book.plugins.iter().position(|plugin| plugin.id == id)?;
             let Plugin { resource, options, .. } = book.plugins.remove(at);
-            if book.plugin(&resource).is_some() {
+            book.unheard.remove(&id);
+            if let Some(survivor) = book.plugin(&resource).map(|survivor| survivor.id) {
+                // It may have been the one that was heard all along.
+                if let Some(list) = book.unheard.remove(&survivor) {
+                    book.ledger.list(&resource, list);
+                    drop(book);
+                    self.publish();
+                }
                 return None;
             }
             book.ledger.orphan(&resource);

@@ -35,6 +35,8 @@ struct Fake {
     says_nothing: bool,
     /// It cannot say what it can do.
     has_no_options: bool,
+    /// It has a third one.
+    has_three: bool,
 }
 
 type Lists = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
@@ -55,7 +57,9 @@ impl DevicePlugin for Fake {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Lists>, Status> {
         let device = |id: &str| Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None };
-        let list = ListAndWatchResponse { devices: vec![device("a"), device("b")] };
+        let mut devices = vec![device("a"), device("b")];
+        devices.extend(self.has_three.then(|| device("c")));
+        let list = ListAndWatchResponse { devices };
         let once = stream::unfold(Some(list), |list| async move {
             match list {
                 Some(list) => Some((Ok(list), None)),
@@ -119,7 +123,11 @@ fn world(root: &Path, patience: Patience) -> World {
 impl World {
     /// Serves a plugin and registers it; the group whose end is its.
     async fn plug(&self, fake: Fake) -> Result<TaskGroup, Status> {
-        let socket = self.directory.join("fake.sock");
+        self.plug_at("fake.sock", fake).await
+    }
+
+    async fn plug_at(&self, name: &str, fake: Fake) -> Result<TaskGroup, Status> {
+        let socket = self.directory.join(name);
         std::fs::remove_file(&socket).ok();
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         let (own, group) = (TaskGroup::new(), TaskGroup::new());
@@ -132,7 +140,7 @@ impl World {
                 calls.spawn("connection", async move { drop(connection.await) });
             }
         });
-        self.register("v1beta1", "fake.sock", RESOURCE).await?;
+        self.register("v1beta1", name, RESOURCE).await?;
         Ok(group)
     }
 
@@ -347,4 +355,32 @@ fn answers_of_several_plugins_are_put_together() {
         Grant::default(),
         "what cannot be read is nothing"
     );
+}
+
+/// D17 and D18: of two plugins for a resource the newest is heard; when it goes, there is what the other one told.
+#[tokio::test]
+async fn the_plugin_that_stays_is_heard() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let older = world.plug_at("older.sock", Fake::default()).await.unwrap();
+    world.has(2, 2).await;
+    let newer = world.plug_at("newer.sock", Fake { has_three: true, ..Fake::default() }).await.unwrap();
+    world.has(3, 3).await;
+    world.devices.admit(&pod("p", 3)).await.unwrap();
+    newer.drain(Duration::ZERO).await;
+    world.has(2, 2).await;
+    // The other way round: who is not heard is not missed.
+    let again = world.plug_at("again.sock", Fake { has_three: true, ..Fake::default() }).await.unwrap();
+    world.has(3, 3).await;
+    older.drain(Duration::ZERO).await;
+    let gone = async {
+        while world.devices.book().plugins.len() > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, gone).await.unwrap();
+    world.has(3, 3).await;
+    again.drain(Duration::ZERO).await;
+    world.has(0, 3).await;
+    world.end().await;
 }
