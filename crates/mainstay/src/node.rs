@@ -127,7 +127,7 @@ pub(crate) fn settings(
         memory_qos: loaded.gates.enabled("MemoryQoS").then(|| MemoryQos {
             tiered_reservation: config.memory_reservation_policy == "TieredReservation",
             throttling_factor: config.memory_throttling_factor,
-            page_size: i64::try_from(rustix::param::page_size()).unwrap_or(4096),
+            page_size: mainstay_host::page_size(),
         }),
         huge_page_sizes: huge_page_sizes(),
         extra_masked_paths: thermal_paths(),
