@@ -549,7 +549,9 @@ fn pods_are_let_in_by_their_secrets_and_accounts() {
 fn pull_secrets(cluster: &Cluster, containerd: &Containerd) {
     let registry = Registry::with_login("puller", "s3cret").unwrap();
     registry.serve_as("closed.test", containerd).unwrap();
-    registry.push(containerd, &Image::named("docker.io/local/private:1"), "team/private:1").unwrap();
+    // Its own bytes: what is known of an image is known by its ID, whatever it is called.
+    let image = Image::named("docker.io/local/private:1").file("whose", "closed.test");
+    registry.push(containerd, &image, "team/private:1").unwrap();
     let login = |name: &str, password: &str| {
         let password = format!("--docker-password={password}");
         let server = "--docker-server=closed.test";
