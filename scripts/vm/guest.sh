@@ -28,6 +28,13 @@ export MAINSTAY_TEST_WHOLE_MACHINE=1
 # shellcheck source=/dev/null
 . /payload/environment
 
+# The workspace is where the tests were compiled to look for it.
+mkdir -p "$(dirname "$WORKSPACE")" && ln -sfn /payload/workspace "$WORKSPACE"
+# A foreign gRPC client: the machine's Python with packages of its own.
+mkdir -p /payload/python/bin
+printf '#!/bin/sh\nPYTHONPATH=/payload/python/packages exec /usr/bin/python3 "$@"\n' >/payload/python/bin/python
+chmod 0755 /payload/python/bin/python
+
 # An NFS server for the tests that want one.
 if grep -q ' facilities ' /payload/plan; then
     mkdir -p /srv/nfs && echo '/srv/nfs 127.0.0.1(rw,fsid=0,no_root_squash,no_subtree_check,insecure)' >/etc/exports

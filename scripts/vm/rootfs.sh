@@ -10,7 +10,7 @@ SUITE=bookworm
 PACKAGES=(
     systemd systemd-sysv dbus udev linux-image-cloud-amd64 initramfs-tools kmod procps iproute2 iptables e2fsprogs
     containerd runc containernetworking-plugins busybox-static docker-registry apparmor
-    criu nfs-kernel-server nfs-common
+    criu nfs-kernel-server nfs-common python3
 )
 IMAGE_SIZE=2500M
 

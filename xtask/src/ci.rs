@@ -3,6 +3,7 @@
 use crate::{layers, try_run, vm};
 use anyhow::{Context, Result, bail};
 use mainstay_testkit::workspace_root;
+use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -41,20 +42,25 @@ pub(crate) fn run() -> Result<()> {
     step("lints", || cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     // Binaries and tests in one go, with one set of features: the end-to-end tests run the binary.
     step("build", || cargo(&["build", "--workspace", "--all-targets", "--locked"]))?;
+    let tests = TestFiles::in_metadata(&layers::metadata()?)?;
     let mut tally = Tally::default();
     // Every tier runs even if one before it fails, so that one run shows everything.
     let near = step("tests beside the code", || {
-        cargo_test(&["--workspace", "--exclude", "mainstay-e2e"], &[], &mut tally)
+        let mut selection = vec!["--lib", "--bins", "--examples"];
+        selection.extend(tests.near.iter().flat_map(|name| ["--test", name]));
+        cargo_test(&selection, &[], &mut tally)
     });
+    let documented =
+        step("examples in the documentation", || cargo(&["test", "--workspace", "--locked", "--doc"]));
     let far = step("end-to-end tests", || {
-        cargo_test(&["--package", "mainstay-e2e"], &["--test-threads=2"], &mut tally)
+        let selection: Vec<&str> = tests.far.iter().flat_map(|name| ["--test", name]).collect();
+        cargo_test(&selection, &["--test-threads=2"], &mut tally)
     });
     let example = step("make run", try_run::both);
-    let machine =
-        step("end-to-end tests in the test machine", || vm::run(&vm::Wish::for_ci(), true, &mut tally));
+    let machine = step("end-to-end tests in the test machine", || vm::run(&vm::Wish::for_ci(), &mut tally));
     println!("\nall steps took {:.0} s", start.elapsed().as_secs_f32());
     println!("{} passed, {} failed", tally.passed, tally.failed);
-    near.and(far).and(example).and(machine)?;
+    near.and(documented).and(far).and(example).and(machine)?;
     if tally.ignored > 0 {
         bail!("{} tests are ignored: a test runs, or it goes", tally.ignored);
     }
@@ -97,10 +103,34 @@ fn deny() -> Result<()> {
     Ok(())
 }
 
+/// The names of the files in `tests` directories. Tests are selected by them and not by package: the selection of packages
+/// decides which features dependencies have, and with another one everything would be built again.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct TestFiles {
+    near: Vec<String>,
+    far: Vec<String>,
+}
+
+impl TestFiles {
+    fn in_metadata(metadata: &Value) -> Result<Self> {
+        let mut files = Self::default();
+        for package in metadata["packages"].as_array().into_iter().flatten() {
+            let names = if package["name"] == "mainstay-e2e" { &mut files.far } else { &mut files.near };
+            let targets = package["targets"].as_array().into_iter().flatten();
+            let tests = targets.filter(|target| target["kind"][0] == "test");
+            names.extend(tests.filter_map(|target| target["name"].as_str()).map(str::to_owned));
+        }
+        if let Some(name) = files.near.iter().find(|name| files.far.contains(name)) {
+            bail!("two crates have a test file {name}; rename the one that is not of mainstay-e2e");
+        }
+        Ok(files)
+    }
+}
+
 /// Runs tests, shows their output as it comes and counts the results.
 fn cargo_test(selection: &[&str], harness: &[&str], tally: &mut Tally) -> Result<()> {
     let mut child = Command::new(crate::cargo())
-        .args(["test", "--locked", "--no-fail-fast"])
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(selection)
         .arg("--")
         .args(harness)
@@ -129,6 +159,22 @@ fn cargo_test(selection: &[&str], harness: &[&str], tally: &mut Tally) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn test_files_are_told_apart_by_their_names() {
+        let package = |name: &str, test: &str| {
+            let targets = json!([{ "kind": ["lib"], "name": name }, { "kind": ["test"], "name": test }]);
+            json!({ "name": name, "targets": targets })
+        };
+        let metadata =
+            json!({ "packages": [package("mainstay-e2e", "logs"), package("mainstay-logs", "files")] });
+        let files = TestFiles::in_metadata(&metadata).unwrap();
+        assert_eq!(files, TestFiles { near: vec!["files".to_owned()], far: vec!["logs".to_owned()] });
+        let metadata =
+            json!({ "packages": [package("mainstay-e2e", "logs"), package("mainstay-logs", "logs")] });
+        assert!(TestFiles::in_metadata(&metadata).unwrap_err().to_string().contains("test file logs"));
+    }
 
     #[test]
     fn results_are_summed() {

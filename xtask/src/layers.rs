@@ -80,6 +80,17 @@ const IMPURE: [&str; 8] = ["tokio", "rustix", "hyper", "hyper-util", "tonic", "a
 
 /// `cargo xtask layers`.
 pub(crate) fn run() -> Result<()> {
+    let crates = read(&metadata()?)?;
+    let problems = check(&crates);
+    if problems.is_empty() {
+        println!("{} crates depend only downwards", crates.len());
+        return crate::borrows::run(mainstay_testkit::workspace_root());
+    }
+    bail!("{} problems\n  {}", problems.len(), problems.join("\n  "))
+}
+
+/// What cargo knows of the workspace.
+pub(crate) fn metadata() -> Result<Value> {
     let output = Command::new(crate::cargo())
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
         .current_dir(mainstay_testkit::workspace_root())
@@ -88,14 +99,7 @@ pub(crate) fn run() -> Result<()> {
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
-    let crates = read(&metadata)?;
-    let problems = check(&crates);
-    if problems.is_empty() {
-        println!("{} crates depend only downwards", crates.len());
-        return crate::borrows::run(mainstay_testkit::workspace_root());
-    }
-    bail!("{} problems\n  {}", problems.len(), problems.join("\n  "))
+    serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")
 }
 
 /// One crate of the workspace.

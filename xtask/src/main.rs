@@ -58,7 +58,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["cluster"] => cluster::run(),
         ["run"] => run::run(run::Until::Interrupted),
         ["run", "--once"] => run::run(run::Until::AllHaveRun),
-        ["vm", words @ ..] => vm::run(&vm::Wish::parse(words)?, false, &mut ci::Tally::default()),
+        ["vm", words @ ..] => vm::run(&vm::Wish::parse(words)?, &mut ci::Tally::default()),
         ["bench", flags @ ..] => bench(flags),
         ["fuzz", words @ ..] => fuzz(words),
         ["compare-metrics"] => compare_metrics(),

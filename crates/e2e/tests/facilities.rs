@@ -8,12 +8,15 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use mainstay_e2e::{SOON, World, idle, sh, with};
+use mainstay_e2e::{PodSeen, SOON, World, idle, sh, with};
 use mainstay_testkit::{Flavor, capture, nfs_export, wait_until};
 use serde_json::{Value, json};
 
+/// The machine's NFS server is one for all tests, and one of them cuts it off.
+static NFS: Mutex<()> = Mutex::new(());
 const HUGE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 fn one_volume(container: Value, volume: Value) -> Value {
@@ -207,6 +210,7 @@ fn huge_pages_are_counted_limited_and_given_back() {
 
 #[test]
 fn an_nfs_volume_is_the_servers_directory() {
+    let _alone = NFS.lock().unwrap_or_else(PoisonError::into_inner);
     let world = World::start(Flavor::Debian16).unwrap();
     let nfs = |read_only| json!({ "nfs": { "server": "127.0.0.1", "path": "/", "readOnly": read_only } });
     let Some(exported) = nfs_export() else {
@@ -255,4 +259,71 @@ fn an_nfs_volume_is_the_servers_directory() {
     world.unmounted(seen.uid()).unwrap();
     // The pods' ends are not the files'.
     assert!(exported.join("by-pod").exists() && !exported.join("x").exists());
+}
+
+/// The machine's packets to its own NFS server go nowhere; dropping it lets them through again.
+struct Cut;
+
+impl Cut {
+    const RULE: [&str; 8] = ["OUTPUT", "-p", "tcp", "--dport", "2049", "-j", "DROP", "-w"];
+
+    fn begin() -> Self {
+        assert!(Command::new("iptables").arg("-I").args(Self::RULE).status().unwrap().success());
+        Self
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        Command::new("iptables").arg("-D").args(Self::RULE).status().ok();
+    }
+}
+
+#[test]
+fn a_dead_nfs_server_holds_up_only_the_pods_that_use_it() {
+    let _alone = NFS.lock().unwrap_or_else(PoisonError::into_inner);
+    let nfs = || json!({ "nfs": { "server": "127.0.0.1", "path": "/" } });
+    if nfs_export().is_none() {
+        assert!(!whole_machine(), "the test machine has an NFS server");
+        // What hangs is shown with a program instead: a_mount_that_hangs_blocks_only_its_pod_and_is_named.
+        return;
+    }
+    let world = World::start(Flavor::Debian16).unwrap();
+    world.put("user", one_volume(idle("c"), nfs())).unwrap();
+    let user = world.running("user").unwrap();
+    let cut = Cut::begin();
+    // One whose mount never ends, and one that goes: a server that is dead keeps no pod from going.
+    world.put("late", one_volume(idle("c"), nfs())).unwrap();
+    world.take_away("user").unwrap();
+    let named = |pod: &PodSeen| {
+        let message = pod.waiting_message("c");
+        message.starts_with("volume \"v\": mount -t nfs 127.0.0.1:/") && message.contains("has not ended")
+    };
+    let late = world.wait("late", "what hangs, named", named).unwrap();
+    assert_eq!(late.phase(), "Pending");
+    for name in ["other", "another"] {
+        let volume = json!({ "emptyDir": { "medium": "Memory" } });
+        world.put(name, one_volume(idle("c"), volume)).unwrap();
+        world.running(name).unwrap();
+    }
+    let another = world.full_name("another");
+    wait_until(SOON, "numbers of a pod that has come meanwhile", || {
+        let summary = world.node.get("/stats/summary").map_err(|error| format!("{error:#}"))?;
+        if summary.contains(&another) { Ok(()) } else { Err(summary) }
+    })
+    .unwrap();
+    world.take_away("other").unwrap();
+    world.gone("other").unwrap();
+    wait_until(10 * SOON, "the end of the one that used it", || match world.mounts_of(user.uid()) {
+        Ok(mounts) if mounts.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
+    world.gone("user").unwrap();
+
+    drop(cut);
+    // What the kernel sends again it sends at longer and longer intervals.
+    world.wait_long(10 * SOON, "late", "Running", |pod| pod.phase() == "Running").unwrap();
+    world.take_away("late").unwrap();
+    world.gone("late").unwrap();
 }

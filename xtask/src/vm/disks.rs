@@ -10,8 +10,10 @@ use std::process::Command;
 /// Room on the second disk for what failing tests leave there.
 const SPARE: u64 = 256 << 20;
 const SWAP: u64 = 512 << 20;
+/// The version of Python in the machine (`scripts/vm/rootfs.sh`).
+const PYTHON: &str = "3.11";
 /// Peers that tests run; `cargo xtask tools` builds them.
-const PEERS: [&str; 13] = [
+const PEERS: [&str; 14] = [
     "containerd",
     "containerd-shim-runc-v2",
     "crictl",
@@ -24,6 +26,7 @@ const PEERS: [&str; 13] = [
     "kubelet",
     "probe-target",
     "runc",
+    "sample-device-plugin",
     "streamclient",
 ];
 
@@ -65,6 +68,11 @@ impl Disks {
         for peer in PEERS {
             copy(&tool(peer)?, &staging.join("tools").join(peer))?;
         }
+        // What tests read from the workspace, which is where it was compiled for them too.
+        for part in ["contrib", "examples", "proto"] {
+            copy_tree(&workspace_root().join(part), &staging.join("workspace").join(part))?;
+        }
+        copy_tree(&python_packages(dir)?, &staging.join("python/packages"))?;
         // Images that were made before are as good there; others are made when they are needed.
         for image in fs::read_dir(build_dir().join("images")).into_iter().flatten().flatten() {
             copy(&image.path(), &staging.join("images").join(image.file_name()))?;
@@ -117,8 +125,7 @@ impl Drop for Disks {
 fn root_file_system(dir: &Path) -> Result<PathBuf> {
     let script = workspace_root().join("scripts/vm/rootfs.sh");
     let text = fs::read(&script).with_context(|| format!("cannot read {}", script.display()))?;
-    let key: String = Sha256::digest(text).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    let system = dir.join(format!("system-{key}"));
+    let system = dir.join(format!("system-{}", key_of(&text)));
     let marker = system.join("root.img");
     if marker.is_file() {
         return Ok(system);
@@ -136,6 +143,29 @@ fn root_file_system(dir: &Path) -> Result<PathBuf> {
         }
     }
     Ok(system)
+}
+
+/// The foreign gRPC client's packages for the machine's own Python, which need not be of the version of this one.
+fn python_packages(dir: &Path) -> Result<PathBuf> {
+    let wanted = workspace_root().join("tools/python/requirements.txt");
+    let text = fs::read(&wanted).with_context(|| format!("cannot read {}", wanted.display()))?;
+    let packages = dir.join(format!("python-{}", key_of(&text)));
+    if !packages.is_dir() {
+        let unfinished = dir.join("python-unfinished");
+        fs::remove_dir_all(&unfinished).ok();
+        run(Command::new(build_dir().join("python/bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:"])
+            .args(["--implementation", "cp", "--python-version", PYTHON, "--requirement"])
+            .arg(&wanted)
+            .arg("--target")
+            .arg(&unfinished))?;
+        fs::rename(&unfinished, &packages).context("cannot keep Python's packages")?;
+    }
+    Ok(packages)
+}
+
+fn key_of(text: &[u8]) -> String {
+    Sha256::digest(text).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn file_system(label: &str, from: &Path, image: &Path, size: u64) -> Result<()> {
@@ -157,6 +187,20 @@ fn size_of(dir: &Path) -> Result<u64> {
         size += if meta.is_dir() { size_of(&entry.path())? } else { meta.len() * 21 / 20 + 4096 };
     }
     Ok(size)
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry.context("cannot read an entry")?;
+        let target = to.join(entry.file_name());
+        if entry.file_type().context("cannot read an entry")?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            copy(&entry.path(), &target)?;
+        }
+    }
+    Ok(())
 }
 
 /// A link where that can be had for the content's sake, else a copy.

@@ -110,12 +110,15 @@ impl Report {
     }
 }
 
-/// The test programs that cargo names in its messages.
+/// The end-to-end tests' programs that cargo names in its messages.
 pub(super) fn test_programs(messages: &str) -> Vec<(String, PathBuf)> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["kind"][0] == "test")
+        .filter(|message| {
+            message["manifest_path"].as_str().is_some_and(|path| path.ends_with("crates/e2e/Cargo.toml"))
+        })
         .filter_map(|message| {
             let name = message["target"]["name"].as_str()?.to_owned();
             Some((name, PathBuf::from(message["executable"].as_str()?)))
@@ -153,10 +156,15 @@ mod tests {
 
     #[test]
     fn test_programs_are_found_among_cargos_messages() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"x"},"executable":null}
-{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"lib_test"},"executable":"/t/lib"}
-{"reason":"compiler-artifact","target":{"kind":["test"],"name":"logs"},"executable":"/t/logs-1"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(test_programs(messages), [("logs".to_owned(), PathBuf::from("/t/logs-1"))]);
+        let e2e = r#""reason":"compiler-artifact","manifest_path":"/w/crates/e2e/Cargo.toml""#;
+        let other = r#""reason":"compiler-artifact","manifest_path":"/w/crates/observe/Cargo.toml""#;
+        let messages = format!(
+            r#"{{{e2e},"target":{{"kind":["lib"],"name":"x"}},"executable":null}}
+{{{e2e},"target":{{"kind":["lib"],"name":"lib_test"}},"executable":"/t/lib"}}
+{{{e2e},"target":{{"kind":["test"],"name":"logs"}},"executable":"/t/logs-1"}}
+{{{other},"target":{{"kind":["test"],"name":"faults"}},"executable":"/t/faults-1"}}
+{{"reason":"build-finished","success":true}}"#
+        );
+        assert_eq!(test_programs(&messages), [("logs".to_owned(), PathBuf::from("/t/logs-1"))]);
     }
 }
