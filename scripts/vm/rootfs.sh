@@ -17,8 +17,13 @@ IMAGE_SIZE=2500M
 # From where this machine has its own packages.
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -n 1)
 work=$(mktemp -d "$out/make.XXXXXX")
-trap 'rm -rf --one-file-system "$work"' EXIT
 root=$work/root
+# debootstrap mounts /proc in there and, ended early, leaves it: whoever copies or removes the directory would go through it.
+clean_up() {
+    umount --lazy "$root/proc" "$root/sys" 2>/dev/null || true
+    rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
 
 # Services shall not start while the packages are set up, nor wait for a network afterwards.
 include=$(IFS=,; echo "${PACKAGES[*]}")

@@ -283,12 +283,19 @@ impl Drop for Cut {
 fn a_dead_nfs_server_holds_up_only_the_pods_that_use_it() {
     let _alone = NFS.lock().unwrap_or_else(PoisonError::into_inner);
     let nfs = || json!({ "nfs": { "server": "127.0.0.1", "path": "/" } });
+    let world = World::start(Flavor::Debian16).unwrap();
     if nfs_export().is_none() {
         assert!(!whole_machine(), "the test machine has an NFS server");
-        // What hangs is shown with a program instead: a_mount_that_hangs_blocks_only_its_pod_and_is_named.
+        // A server that was never there fails its pod and no other; what hangs is shown with a program that does:
+        // a_mount_that_hangs_blocks_only_its_pod_and_is_named.
+        world.put("late", one_volume(idle("c"), nfs())).unwrap();
+        world.wait("late", "the failure", |pod| pod.waiting_message("c").contains("mount failed")).unwrap();
+        world.put("other", json!({ "containers": [idle("c")] })).unwrap();
+        world.running("other").unwrap();
+        world.take_away("late").unwrap();
+        world.gone("late").unwrap();
         return;
     }
-    let world = World::start(Flavor::Debian16).unwrap();
     world.put("user", one_volume(idle("c"), nfs())).unwrap();
     let user = world.running("user").unwrap();
     let cut = Cut::begin();
