@@ -183,7 +183,10 @@ fn run(plan: &Plan) -> Result<()> {
     };
     let probes = if plan.probes > 0 { Some(probe_figures(plan)?) } else { None };
     let mut targets = targets::judge(plan, &floor, &mainstay, upstream.as_ref());
-    targets.extend(probes.iter().map(|(ours, _)| targets::probes_kept_up(plan.probes, ours.per_second)));
+    for (ours, theirs) in &probes {
+        targets.push(targets::probes_kept_up(plan.probes, ours.per_second));
+        targets.extend(theirs.iter().map(|theirs| targets::probes_are_cheap(ours.cpu, theirs.cpu)));
+    }
     println!("/pods beside nginx");
     let http = http::measure(plan).context("/pods beside nginx")?;
     println!("{}", http.text());

@@ -125,6 +125,17 @@ pub(crate) fn probes_kept_up(probes: usize, per_second: f64) -> Target {
     }
 }
 
+/// What probes cost: clearly less than upstream's.
+pub(crate) fn probes_are_cheap(ours: f64, upstream: f64) -> Target {
+    let bound = 0.75 * upstream;
+    Target {
+        what: "CPU for all these probes, of one core",
+        bound: format!("≤ {bound:.2} %, 0.75 of upstream's"),
+        measured: format!("{ours:.2} %"),
+        met: ours <= bound,
+    }
+}
+
 /// How far the pods are on the way from 100, for which targets are given, to 500, for which others are.
 pub(crate) fn share(pods: usize) -> f64 {
     f64::from(u32::try_from(pods.saturating_sub(100)).unwrap_or(u32::MAX)) / 400.0
@@ -171,6 +182,7 @@ mod tests {
             (missed.met, missed.bound.as_str(), missed.measured.as_str()),
             (false, "≥ 475 /s", "474 /s")
         );
+        assert!(probes_are_cheap(15.0, 20.0).met && !probes_are_cheap(15.1, 20.0).met);
     }
 
     #[test]
