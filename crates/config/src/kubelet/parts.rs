@@ -141,7 +141,7 @@ definitions! {
     /// Whether pods may swap.
     pub struct MemorySwap {
         section "" {
-            /// `NoSwap` (also if empty), or `LimitedSwap` in proportion to memory requests.
+            /// `NoSwap` (also if empty), or `LimitedSwap` in proportion to memory requests; not for critical pods, which those from files are.
             "swapBehavior" swap_behavior: String, acted().gate("NodeSwap")
                 .check(Check::OneOf(&["", "NoSwap", "LimitedSwap"]));
         }
