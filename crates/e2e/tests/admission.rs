@@ -273,10 +273,21 @@ fn labels_ports_systems_and_what_cannot_be_enforced() {
         json!({ "matchExpressions": [{ "key": "example.test/zone", "operator": "NotIn", "values": ["a"] }] });
     let required = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } } });
     world.put("averse", with(quick(idle("main")), json!({ "affinity": required }))).unwrap();
+    let by_name = |name: &str| {
+        let term = json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [name] }] });
+        let required = json!({ "nodeSelectorTerms": [term] });
+        let affinity =
+            json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+        with(quick(idle("main")), json!({ "affinity": affinity }))
+    };
+    world.put("mine", by_name(world.node.name())).unwrap();
+    world.put("theirs", by_name("another")).unwrap();
     let affinity = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
     rejected(&world, "elsewhere", "NodeAffinity", affinity);
     rejected(&world, "averse", "NodeAffinity", affinity);
+    rejected(&world, "theirs", "NodeAffinity", affinity);
     world.running("here").unwrap();
+    world.running("mine").unwrap();
 
     let port = |number: i32| {
         quick(with(idle("main"), json!({ "ports": [{ "containerPort": 80, "hostPort": number }] })))

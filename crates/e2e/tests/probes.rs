@@ -84,6 +84,8 @@ fn every_kind_of_probe_asks_in_every_way() {
             ("https", json!({ "httpGet": { "port": 8443, "path": "/code/200", "scheme": "HTTPS" } })),
             ("tcp", json!({ "tcpSocket": { "port": "web" } })),
             ("grpc", json!({ "grpc": { "port": 9090 } })),
+            // A service that the target knows: a file of its own.
+            ("grpc-service", json!({ "grpc": { "port": 9090, "service": "/bin/probe-target" } })),
         ];
         for (name, handler) in &handlers {
             let probe = every_second(handler.clone(), json!({}));
@@ -194,14 +196,27 @@ fn headers_redirects_ports_and_the_hosts_network() {
     let elsewhere = http("/redirect?to=http://elsewhere.test/");
     let to_failure = http("/redirect?to=/code/500");
     let ready = |handler: &Value| json!({ "containers": [with(server("c"), json!({ "readinessProbe": every_second(handler.clone(), json!({})) }))] });
-    for (name, handler) in [
-        ("headers", &headers),
-        ("agent", &own_agent),
-        ("inside", &inside_host),
-        ("elsewhere", &elsewhere),
-        ("bad", &to_failure),
-    ] {
+    // By all three probes, which are asked in the same way: one that is not answered well never comes up, or is started again.
+    let by_all = |container: Value, handler: &Value| {
+        let later = json!({ "initialDelaySeconds": 1, "failureThreshold": 100 });
+        let probe = every_second(handler.clone(), later);
+        let probes = json!({ "startupProbe": probe, "livenessProbe": probe, "readinessProbe": probe });
+        json!({ "terminationGracePeriodSeconds": 1, "containers": [with(container, probes)] })
+    };
+    let asked_by_all = |name: &str| {
+        world.running(name).unwrap();
+        wait_until(SOON, &format!("{name} asked by all its probes"), || {
+            let counts = ["Startup", "Liveness", "Readiness"]
+                .map(|kind| counted(&world, name, "c", kind, "successful"));
+            if counts.iter().all(|count| *count > 0) { Ok(()) } else { Err(format!("{counts:?}")) }
+        })
+        .unwrap();
+    };
+    for (name, handler) in [("inside", &inside_host), ("elsewhere", &elsewhere), ("bad", &to_failure)] {
         world.put(name, with(ready(handler), json!({ "terminationGracePeriodSeconds": 1 }))).unwrap();
+    }
+    for (name, handler) in [("headers", &headers), ("agent", &own_agent)] {
+        world.put(name, by_all(server("c"), handler)).unwrap();
     }
     let port = free_address().unwrap().port();
     let host = sh(
@@ -214,9 +229,11 @@ fn headers_redirects_ports_and_the_hosts_network() {
     world
         .put("host", json!({ "hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [with(host, json!({ "readinessProbe": every_second(on_host, json!({})) }))] }))
         .unwrap();
-    for name in ["headers", "agent", "inside", "elsewhere", "host"] {
+    for name in ["inside", "elsewhere", "host"] {
         world.running(name).unwrap();
     }
+    asked_by_all("headers");
+    asked_by_all("agent");
     // Others are asked as well: nothing listens in these pods themselves.
     let ip = world.running("inside").unwrap().text("/status/podIP").to_owned();
     let of_other = [
@@ -224,12 +241,10 @@ fn headers_redirects_ports_and_the_hosts_network() {
         ("tcp-host", json!({ "tcpSocket": { "port": 8080, "host": ip } })),
     ];
     for (name, handler) in &of_other {
-        let container =
-            with(idle("c"), json!({ "readinessProbe": every_second(handler.clone(), json!({})) }));
-        world.put(name, json!({ "terminationGracePeriodSeconds": 1, "containers": [container] })).unwrap();
+        world.put(name, by_all(idle("c"), handler)).unwrap();
     }
     for (name, _) in &of_other {
-        world.running(name).unwrap();
+        asked_by_all(name);
     }
     let warning = world
         .event(

@@ -73,6 +73,9 @@ fn trust_bundles_reach_the_pods_and_follow_their_sources() -> Result<()> {
         json!({ "name": "plain", "path": "plain.pem" }),
         json!({ "signerName": SIGNER, "labelSelector": {}, "path": "all.pem" }),
         json!({ "signerName": SIGNER, "labelSelector": { "matchLabels": { "version": "live" } }, "path": "deep/live.pem" }),
+        json!({ "signerName": SIGNER, "labelSelector": { "matchExpressions": [
+            { "key": "version", "operator": "In", "values": ["live"] },
+        ] }, "path": "by-expression.pem" }),
         json!({ "signerName": SIGNER, "optional": true, "path": "no-selector.pem" }),
         json!({ "name": "missing", "optional": true, "path": "missing.pem" }),
     ];
@@ -84,6 +87,7 @@ fn trust_bundles_reach_the_pods_and_follow_their_sources() -> Result<()> {
     shows(&member, &id, "/trust/plain.pem", &[&a, &b])?;
     shows(&member, &id, "/trust/all.pem", &[&a, &b])?;
     shows(&member, &id, "/trust/deep/live.pem", &[&a])?;
+    shows(&member, &id, "/trust/by-expression.pem", &[&a])?;
     for file in ["no-selector", "missing"] {
         let seen = run(&member, &id, &format!("wc -c < /trust/{file}.pem")).map_err(anyhow::Error::msg)?;
         ensure!(seen.trim() == "0", "{file}: {seen}");

@@ -150,13 +150,19 @@ fn check_manifest(
     };
     let place =
         StaticPodPlace { node_name: "node", source: PodSource::File, origin: "", api_server: false, gates };
+    let of_a_cluster = StaticPodPlace { api_server: true, ..place };
     let mut good = true;
     for document in documents {
         let name = document.identity.as_ref().map_or_else(|| document.place.clone(), ToString::to_string);
         let mut warnings = document.warnings;
+        let in_a_cluster = document.content.clone().and_then(|content| content.prepare(&of_a_cluster));
         let mut problems: Vec<String> = match document.content.and_then(|content| content.prepare(&place)) {
             Ok((_, more)) => {
                 warnings.extend(more);
+                let refused = in_a_cluster.err().unwrap_or_default();
+                warnings.extend(
+                    refused.iter().map(|problem| format!("a node with --kubeconfig refuses it: {problem}")),
+                );
                 Vec::new()
             }
             Err(problems) => problems.iter().map(ToString::to_string).collect(),

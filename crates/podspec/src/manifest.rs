@@ -118,7 +118,7 @@ pub struct Document {
 }
 
 /// The object in a document. It is neither defaulted nor validated.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "short-lived, and nearly always the large one")]
 pub enum Content {
     /// A pod.

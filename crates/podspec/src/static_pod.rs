@@ -88,6 +88,14 @@ pub fn prepare_static_pod(
         if place.source == PodSource::File {
             tolerate_no_execute(spec);
         }
+        if !place.api_server
+            && let Some(account) = spec.service_account_name.as_deref().filter(|name| !name.is_empty())
+        {
+            warnings.push(format!(
+                "spec.serviceAccountName: {account:?} has no rights and no token here, because service accounts are an API server's; \
+                 a node with one refuses a static pod that names one"
+            ));
+        }
         check_references(&mut problems, spec, place.api_server);
     }
     let mut found = validate_pod(&pod);
@@ -131,7 +139,7 @@ fn check_references(problems: &mut Vec<Problem>, spec: &PodSpec, api_server: boo
     let mut forbid = |field: String, what: &str| {
         problems.push(Problem::new(field, format!("Forbidden: static pods may not reference {what}")));
     };
-    if spec.service_account_name.as_deref().is_some_and(|name| !name.is_empty()) {
+    if api_server && spec.service_account_name.as_deref().is_some_and(|name| !name.is_empty()) {
         forbid("spec.serviceAccountName".to_owned(), "serviceaccounts");
     }
     if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {

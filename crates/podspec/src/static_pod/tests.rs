@@ -172,13 +172,13 @@ fn references_to_the_api_server_are_refused() {
         (
             "account",
             json!({"serviceAccountName": "x"}),
-            true,
+            false,
             "spec.serviceAccountName: Forbidden: static pods may not reference serviceaccounts",
         ),
         (
             "old account",
             json!({"serviceAccount": "x"}),
-            true,
+            false,
             "spec.serviceAccountName: Forbidden: static pods may not reference serviceaccounts",
         ),
         (

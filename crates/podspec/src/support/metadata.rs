@@ -40,7 +40,7 @@ const ROWS: &[Row] = &[
     works("spec.nodeName", ENVIRONMENT),
     passed("spec.preemptionPolicy", SCHEDULER),
     passed("spec.priorityClassName", "the API server's, which turns it into spec.priority"),
-    passed("spec.priority", "kept and shown"),
+    works("spec.priority", &["cluster_pods::runtime_classes_preemption_and_what_is_not_run"]),
     passed("spec.schedulerName", SCHEDULER),
     passed("spec.schedulingGates", SCHEDULER),
     passed("spec.schedulingGroup", SCHEDULER),

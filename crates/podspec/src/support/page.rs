@@ -15,7 +15,10 @@ pub(super) fn markdown() -> String {
          - **not yet**: what stands in the way, and what happens instead. `mainstay check -f FILE` warns about each that a manifest uses.\n\n\
          The list is that of the Kubernetes 1.37 type, field by field. What is said of `spec.containers[]` holds for init and ephemeral\n\
          containers as well, and what is said of `status.containerStatuses[]` for theirs, unless they have a line of their own. A line\n\
-         without fields below it is about that one field.\n",
+         without fields below it is about that one field.\n\n\
+         A pod from a file may not name what only an API server has, also where the table says that it works: claims and ephemeral volumes,\n\
+         resource claims, service account tokens, trust bundles and pod certificates. Its `serviceAccountName` does nothing without an API server, and is\n\
+         refused with one, as are ConfigMaps and Secrets.\n",
     );
     let mut total = [0; 3];
     for area in AREAS {

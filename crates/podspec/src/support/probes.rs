@@ -6,6 +6,7 @@ pub(super) const AREA: Area = Area { title: "Probes", rows: ROWS };
 
 const LIVENESS: &[&str] = &[
     "probes::every_kind_of_probe_asks_in_every_way",
+    "probes::headers_redirects_ports_and_the_hosts_network",
     "probes::a_failed_liveness_probe_restarts_the_container_with_the_probes_own_grace",
 ];
 const READINESS: &[&str] = &[
@@ -18,6 +19,7 @@ const READINESS: &[&str] = &[
 ];
 const STARTUP: &[&str] = &[
     "probes::every_kind_of_probe_asks_in_every_way",
+    "probes::headers_redirects_ports_and_the_hosts_network",
     "probes::nothing_else_is_asked_before_a_container_has_come_up",
 ];
 const GRPC_MODE: &str =
