@@ -217,7 +217,12 @@ fn a_local_volume_is_given_to_the_group_of_its_pod() -> Result<()> {
     fs::create_dir_all(disk.join("deep"))?;
     fs::write(disk.join("deep/file"), "before\n")?;
     fs::set_permissions(disk.join("deep/file"), fs::Permissions::from_mode(0o600))?;
-    member.plane.create(VOLUMES, &local("disk", &disk.display().to_string(), "node"))?;
+    // By a link, as administrators do; and it says which group it belongs to.
+    let link = member.containerd.dir().join("volumes/link");
+    std::os::unix::fs::symlink(&disk, &link)?;
+    let groups =
+        json!({ "metadata": { "name": "disk", "annotations": { "pv.beta.kubernetes.io/gid": "5555" } } });
+    member.plane.create(VOLUMES, &with(local("disk", &link.display().to_string(), "node"), groups))?;
     member.plane.create(CLAIMS, &claim("disk", "disk"))?;
     let writes = |group: u32, policy: &str| {
         let script = "echo after >> /data/deep/file; exec sleep 10000";
@@ -229,7 +234,16 @@ fn a_local_volume_is_given_to_the_group_of_its_pod() -> Result<()> {
         let found = fs::metadata(disk.join("deep/file"))?;
         Ok((found.gid(), found.mode() & 0o7777, fs::read_to_string(disk.join("deep/file"))?))
     };
-    let ends = |name: &str| member.delete(&format!("{PODS}/{name}"), "?gracePeriodSeconds=0").map(drop);
+    // Until its directory is gone the volume is still the pod's.
+    let ends = |name: &str| -> Result<()> {
+        let uid = member.ready(name)?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        member.delete(&format!("{PODS}/{name}"), "?gracePeriodSeconds=0")?;
+        let dir = member.node.root().join("pods").join(uid);
+        wait_until(PATIENCE, "the end of the pod's directory", || match dir.exists() {
+            true => Err(format!("{} is there", dir.display())),
+            false => Ok(()),
+        })
+    };
     member.bind("first", writes(4711, "OnRootMismatch"))?;
     member.ready("first")?;
     wait_until(PATIENCE, "the first one's line", || {
@@ -246,5 +260,18 @@ fn a_local_volume_is_given_to_the_group_of_its_pod() -> Result<()> {
     member.bind("third", writes(4711, "Always"))?;
     member.ready("third")?;
     ensure!(seen()?.0 == 4711, "everything was to be given: {:?}", seen()?);
+
+    // One of another group beside it takes nothing away, and is told so; both are in the volume's own group.
+    member.bind("guest", writes(1000, "Always"))?;
+    let guest = member.ready("guest")?;
+    member.told(
+        "guest",
+        "AlreadyMountedVolume",
+        "The requested fsGroup is 1000, but the volume data has GID 4711.",
+    )?;
+    ensure!(seen()?.0 == 4711, "the volume was another pod's: {:?}", seen()?);
+    let id = container_id(&guest).trim_start_matches("containerd://").to_owned();
+    let groups = member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "id -G"])?;
+    ensure!(groups.split_whitespace().any(|group| group == "5555"), "{groups}");
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mainstay_e2e::seen::cgroups;
-use mainstay_e2e::{SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with};
+use mainstay_e2e::{PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with};
 use mainstay_testkit::{BUSYBOX, Flavor, Image, Registry, wait_until};
 use serde_json::{Value, json};
 
@@ -433,6 +433,27 @@ fn host_paths_of_every_type() {
 }
 
 #[test]
+fn a_host_path_that_is_gone_is_no_affair_of_containers_without_it() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let socket = world.containerd.dir().join("daemon.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let with_it =
+        with(idle("with"), json!({ "volumeMounts": [{ "name": "s", "mountPath": "/run/daemon.sock" }] }));
+    // It ends when it is told to, and again whenever it finds the file.
+    let without = sh("without", "rm -f /tmp/end; while [ ! -e /tmp/end ]; do sleep 0.2; done; exit 1");
+    let volume = json!({ "name": "s", "hostPath": { "path": socket, "type": "Socket" } });
+    world.put("pair", json!({ "containers": [with_it, without], "volumes": [volume] })).unwrap();
+    let before = world.running("pair").unwrap();
+
+    drop(listener);
+    fs::remove_file(&socket).unwrap();
+    world.touch(&before, "without", "/tmp/end").unwrap();
+    let again = |pod: &PodSeen| pod.restarts("without") == 1 && pod.runs("without");
+    let after = world.wait("pair", "the other one again", again).unwrap();
+    assert_eq!((after.restarts("with"), after.id("with")), (0, before.id("with")));
+}
+
+#[test]
 fn an_image_is_mounted_where_the_runtime_can() {
     for flavor in Flavor::ALL {
         let world = World::start(flavor).unwrap();
@@ -586,8 +607,13 @@ fn environment_from_a_file_that_an_init_container_wrote() {
     };
     world.put("env", spec("mkdir /v/d; printf \"# comment\\nA='one two'\\n\" > /v/d/env", "d/env")).unwrap();
     world.put("link", spec("ln -s /etc/hostname /v/env", "env")).unwrap();
+    let mut without = spec("true", "none");
+    without["containers"][0]["env"][0]["valueFrom"]["fileKeyRef"]["optional"] = json!(true);
+    world.put("optional", without).unwrap();
     world.running("env").unwrap();
     assert!(world.logged("env", "c", "got").unwrap().contains("got one two"));
+    world.running("optional").unwrap();
+    assert_eq!(world.logged("optional", "c", "got").unwrap().trim_end(), "got");
     let seen = world.wait("link", "an error", |pod| pod.waits("c") == "CreateContainerConfigError").unwrap();
     assert!(seen.waiting_message("c").contains("leads out of its volume"), "{}", seen.waiting_message("c"));
 }

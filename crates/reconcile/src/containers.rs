@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use mainstay_cri::ContainerExtras;
 use mainstay_lifecycle::HoldCause;
 use mainstay_podspec::runtime::{self, ContainerContext, ImageUser, hostname_and_domain};
+use mainstay_podspec::volumes::extra_groups;
 use mainstay_types::{ContainerId, ContainerKind, ContainerName, ContainerReason, EventKind, PodExt};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -122,7 +123,7 @@ async fn make(
         (None, "") => None,
         (None, name) => Some(ImageUser::Name(name.to_owned())),
     };
-    let user_namespace = userns::ensure(shared, desired)
+    let user_namespace = userns::ensure(shared, order)
         .await
         .map_err(|error| Failure::new("CreateContainerConfigError", error))?;
     let config_error = |error: &dyn std::fmt::Display| Failure::new("CreateContainerConfigError", error);
@@ -134,6 +135,7 @@ async fn make(
     let granted = granted.map_err(|error| config_error(&error))?;
     let place = shared.config.resources.place(desired.uid.as_str(), &spec.name);
     let node = shared.node_now();
+    let extra_groups = extra_groups(&desired.pod, &order.objects);
     let mut context = ContainerContext {
         node: &node,
         restart_count,
@@ -144,7 +146,7 @@ async fn make(
         objects: &order.objects,
         env_files: &env_files,
         grants: &granted.grants,
-        extra_groups: &[],
+        extra_groups: &extra_groups,
         user_namespace: user_namespace.as_ref(),
         target_container: None,
         exclusive_cpus: place.exclusive,

@@ -189,7 +189,7 @@ pub(crate) async fn mounts(
         make_dir(&logs, 0o755)?;
         let mut mounts = volumes;
         if wants_hosts {
-            let node_file = pod.host_network().then(|| fs::read_to_string("/etc/hosts").unwrap_or_default());
+            let node_file = pod.host_network().then(|| node_hosts());
             let text = hosts_file(&pod, &hostname, &domain, &ips, node_file.as_deref());
             let path = dir.join("etc-hosts");
             write_file(&path, text.as_bytes(), 0o644)?;
@@ -297,6 +297,19 @@ fn remove_links(links: &Path, prefix: &str, logs: &Path) {
             && fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(logs));
         if ours && let Err(error) = fs::remove_file(entry.path()) {
             debug!(%error, link = %entry.path().display(), "cannot remove a log link");
+        }
+    }
+}
+
+/// The node's own hosts file, whatever letters are in it. Without one pods have only their own lines.
+fn node_hosts() -> String {
+    match fs::read("/etc/hosts") {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                warn!(%error, "cannot read /etc/hosts; pods in the node's network have only their own lines of it");
+            }
+            String::new()
         }
     }
 }

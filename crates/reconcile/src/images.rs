@@ -181,7 +181,7 @@ async fn pull(
         let intent = shared.pulled.begin(asked).await;
         let pulling = Instant::now();
         // A pull needs the configuration only for its labels: one that cannot be made is told of with the container.
-        let ids = userns::ensure(shared, &order.desired).await.ok().flatten();
+        let ids = userns::ensure(shared, order).await.ok().flatten();
         let sandbox = sandbox::config(shared, order, target.attempt, ids.as_ref()).await.ok();
         let pull = pull_with(shared, image, credentials, sandbox);
         let pulled = not_holding_up_others(pull, permit, PERMIT_TIME, image).await;

@@ -8,6 +8,7 @@ use mainstay_host::{ResolvConf, ResolvConfError};
 use mainstay_podspec::runtime::{
     self, DnsSettings, HostResolv, MISSING_CLUSTER_DNS, Notice, NoticeTarget, SandboxContext,
 };
+use mainstay_podspec::volumes::extra_groups;
 use mainstay_types::{
     ContainerReason, Event, EventKind, EventTarget, ObservedPod, PodExt, PodSource, SandboxId,
 };
@@ -159,7 +160,7 @@ pub(crate) enum ConfigError {
 async fn new_config(shared: &Shared, order: &Order, attempt: u32) -> Result<PodSandboxConfig, ConfigError> {
     let resolver = resolver(shared, order).await?;
     tell_dns_notices(shared, order, resolver.as_ref());
-    let user_namespace = userns::ensure(shared, &order.desired).await?;
+    let user_namespace = userns::ensure(shared, order).await?;
     Ok(config_with(shared, order, attempt, user_namespace.as_ref(), resolver.as_ref())?)
 }
 
@@ -190,7 +191,7 @@ fn config_with(
             attempt,
             cgroup_parent: &files::cgroup_parent(shared, &order.desired.pod),
             dns,
-            extra_groups: &[],
+            extra_groups: &extra_groups(&order.desired.pod, &order.objects),
             user_namespace,
             exclusive_cpus: shared.config.resources.holds_cpus(order.desired.uid.as_str()),
         },

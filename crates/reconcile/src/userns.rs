@@ -11,11 +11,14 @@ use std::{
 use k8s_cri::v1::{IdMapping, NamespaceMode, UserNamespace};
 use mainstay_cri::CriError;
 use mainstay_podspec::runtime::SpecError;
-use mainstay_types::{DesiredPod, PodExt as _, PodUid};
+use mainstay_types::{PodExt as _, PodUid};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::{files::pod_dir, worker::Shared};
+use crate::{
+    files::pod_dir,
+    worker::{Order, Shared},
+};
 
 /// The IDs that pods may be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,10 +145,8 @@ impl Record {
 }
 
 /// The pod's user namespace: the one it has, or a new one. `None` for pods with the node's users.
-pub(crate) async fn ensure(
-    shared: &Shared,
-    desired: &DesiredPod,
-) -> Result<Option<UserNamespace>, UsernsError> {
+pub(crate) async fn ensure(shared: &Shared, order: &Order) -> Result<Option<UserNamespace>, UsernsError> {
+    let desired = &order.desired;
     if desired.pod.spec_ref().host_users != Some(false) {
         return Ok(None);
     }
@@ -153,7 +154,7 @@ pub(crate) async fn ensure(
     if let Found::Good(record) = read(&path).await? {
         return Ok(Some(record.namespace()));
     }
-    if !is_supported(shared).await? {
+    if !is_supported(shared, order.handler()).await? {
         return Err(SpecError::UserNamespace.into());
     }
     // One at a time: who comes second must see the first one's file.
@@ -172,10 +173,10 @@ pub(crate) async fn ensure(
     Ok(Some(record.namespace()))
 }
 
-/// Whether the default handler can give pods users of their own. Older runtimes do not even tell.
-async fn is_supported(shared: &Shared) -> Result<bool, CriError> {
+/// Whether a handler can give pods users of their own. Older runtimes do not even tell.
+async fn is_supported(shared: &Shared, handler: &str) -> Result<bool, CriError> {
     let status = shared.config.cri.status().await?;
-    let handler = status.runtime_handlers.into_iter().find(|handler| handler.name.is_empty());
+    let handler = status.runtime_handlers.into_iter().find(|found| found.name == handler);
     Ok(handler.and_then(|handler| handler.features).is_some_and(|features| features.user_namespaces))
 }
 

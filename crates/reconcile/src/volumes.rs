@@ -10,7 +10,7 @@ use std::{
 };
 
 use k8s_cri::v1::{ContainerConfig, ImageSpec, Mount};
-use k8s_openapi::api::core::v1::{Container, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use mainstay_lifecycle::Step;
 use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
@@ -20,7 +20,7 @@ use mainstay_podspec::{
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
-use mainstay_volume::{Hung, VolumeError};
+use mainstay_volume::{Hung, Notice, VolumeError};
 use tracing::{debug, warn};
 
 use crate::{
@@ -92,7 +92,11 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
         })
         .collect();
     let makes = !names.is_empty() || steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. }));
-    let volumes: Vec<&Volume> = order.desired.pod.spec_ref().volumes.iter().flatten().collect();
+    let volumes = if steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. })) {
+        order.desired.pod.spec_ref().volumes.iter().flatten().collect()
+    } else {
+        needed_by(&order.desired.pod, &names)
+    };
     if !makes || volumes.is_empty() {
         return true;
     }
@@ -136,6 +140,21 @@ pub(crate) async fn refresh(shared: &Shared, order: &Order) {
     if let Some(troubles) = order.cancel.cut(Box::pin(work)).await {
         tell(shared, &order.desired, &troubles);
     }
+}
+
+/// What containers that start in a pod that is there depend on. Whatever became of the other volumes meanwhile, a socket of the host
+/// that is gone, say, is no affair of theirs.
+fn needed_by<'a>(pod: &'a Pod, names: &[ContainerName]) -> Vec<&'a Volume> {
+    let containers =
+        names.iter().filter_map(|name| pod.container(name.as_str())).map(|(_, container)| container);
+    let used: BTreeSet<&str> = containers
+        .flat_map(|container| {
+            let mounts = container.volume_mounts.iter().flatten().map(|mount| mount.name.as_str());
+            mounts.chain(env_file_refs(container).map(|(volume, _)| volume))
+        })
+        .collect();
+    let all = pod.spec_ref().volumes.iter().flatten();
+    all.filter(|volume| is_live(volume) || used.contains(volume.name.as_str())).collect()
 }
 
 fn is_live(volume: &Volume) -> bool {
@@ -194,24 +213,33 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     let current = Arc::new(Mutex::new(String::new()));
     let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
-        let mut failed = Vec::new();
+        let (mut failed, mut notices) = (Vec::new(), Vec::new());
         for (setup, plugin) in setups {
             setup.name.clone_into(&mut done.lock().unwrap_or_else(PoisonError::into_inner));
             let begun = std::time::Instant::now();
             let result = mainstay_volume::set_up(&setup, progress);
             let status = if result.is_ok() { "success" } else { "fail-unknown" };
             counters.storage_work.of(["volume_mount", status, plugin]).observe(begun.elapsed());
-            if let Err(error) = result {
-                failed.push((setup.name, error.to_string()));
+            match result {
+                Ok(notice) => notices.extend(notice.map(|notice| (setup.name, notice))),
+                Err(error) => failed.push((setup.name, error.to_string())),
             }
         }
-        failed
+        (failed, notices)
     });
     match work.await {
-        Ok(failed) => troubles.extend(failed.into_iter().map(|(volume, message)| {
-            let only_stale = volumes.iter().any(|other| other.name == volume && filled(other));
-            Trouble { volume, message, only_stale }
-        })),
+        Ok((failed, notices)) => {
+            for (volume, Notice::OtherGroup { asked, has }) in notices {
+                let text = format!(
+                    "The requested fsGroup is {asked}, but the volume {volume} has GID {has}. The volume may not be shareable."
+                );
+                shared.event(&order.desired, None, EventKind::Warning, "AlreadyMountedVolume", text);
+            }
+            troubles.extend(failed.into_iter().map(|(volume, message)| {
+                let only_stale = volumes.iter().any(|other| other.name == volume && filled(other));
+                Trouble { volume, message, only_stale }
+            }));
+        }
         Err(hung) => {
             let named = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
             // Held up by an earlier try: what it hangs in is the path that it names.
@@ -351,7 +379,7 @@ pub(crate) async fn mounts(
     let runtime = RuntimeFeatures {
         name: order.runtime.name.clone(),
         version: order.runtime.version.clone(),
-        recursive_read_only: order.runtime.recursive_read_only,
+        recursive_read_only: order.runtime.recursive_read_only_by(order.handler()),
     };
     let resolved = with_claims(pod, &order.objects);
     let wishes = mount_wishes(&resolved, spec, &shared.config.node, &runtime, variable)?;

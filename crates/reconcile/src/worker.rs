@@ -165,6 +165,14 @@ pub(crate) struct Order {
     pub(crate) log: MadeLog,
 }
 
+impl Order {
+    /// The runtime's handler that the pod's RuntimeClass names; the default one has no name.
+    pub(crate) fn handler(&self) -> &str {
+        let class = self.desired.pod.spec_ref().runtime_class_name.as_deref();
+        class.and_then(|class| self.objects.runtime_classes.get(class)).map_or("", AsRef::as_ref)
+    }
+}
+
 /// What a worker has made so far, so that the reading afterwards need not search for it.
 #[derive(Debug, Default)]
 pub(crate) struct MadeLog {

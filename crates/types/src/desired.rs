@@ -157,6 +157,9 @@ pub struct ClaimedVolume {
     pub name: String,
     /// What it is.
     pub spec: PersistentVolumeSpec,
+    /// The group that the administrator says it belongs to (annotation `pv.beta.kubernetes.io/gid`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<i64>,
 }
 
 /// Which ClusterTrustBundles a volume shows; labels choose among those of a signer.

@@ -93,6 +93,18 @@ pub struct RuntimeHealth {
     pub handlers: Vec<RuntimeHandler>,
 }
 
+impl RuntimeHealth {
+    /// Whether a handler can make mounts recursively read-only; the default one has no name.
+    #[must_use]
+    pub fn recursive_read_only_by(&self, handler: &str) -> bool {
+        if handler.is_empty() {
+            return self.recursive_read_only;
+        }
+        let found = self.handlers.iter().find(|other| other.name == handler);
+        found.and_then(|found| found.recursive_read_only) == Some(true)
+    }
+}
+
 /// One way in which the runtime runs containers, which a RuntimeClass may name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeHandler {

@@ -37,6 +37,17 @@ pub enum VolumeError {
         /// What the system said.
         source: io::Error,
     },
+    /// What is at a local volume's path cannot be mounted.
+    #[error(
+        "the local volume's path {path} is {actual}, and mainstay mounts only directories: mount the file system that is on it \
+         yourself and name its directory in the PersistentVolume", path = path.display()
+    )]
+    LocalPath {
+        /// The path.
+        path: PathBuf,
+        /// `a block device` …
+        actual: &'static str,
+    },
     /// The mount command failed.
     #[error(
         "mount failed: {status}\nMounting command: mount\nMounting arguments: {arguments}\nOutput: {output}"

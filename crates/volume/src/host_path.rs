@@ -59,6 +59,19 @@ pub(crate) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
     }
 }
 
+/// Checks that a directory is at a local volume's path.
+pub(crate) fn check_local(path: &Path) -> Result<(), VolumeError> {
+    let found = fs::metadata(path).map_err(|source| VolumeError::Io {
+        action: "look at the local volume's path",
+        path: path.to_owned(),
+        source,
+    })?;
+    if found.is_dir() {
+        return Ok(());
+    }
+    Err(VolumeError::LocalPath { path: path.to_owned(), actual: name(found.file_type()) })
+}
+
 fn name(kind: fs::FileType) -> &'static str {
     if kind.is_dir() {
         "a directory"

@@ -8,6 +8,8 @@ use rustix::{
     io::Errno,
 };
 
+use tracing::warn;
+
 use crate::VolumeError;
 
 /// What the group may do with everything.
@@ -17,21 +19,37 @@ const DIRECTORY: u32 = 0o2000 | 0o770;
 /// Directories within one another; deeper ones are as they are.
 const MAX_DEPTH: usize = 256;
 
-/// Gives a directory and what is in it to a group. Links are changed themselves and never followed. Blocks, for long where there is much.
+/// Gives a directory and what is in it to a group. Links in it are changed themselves and never followed; the directory itself may be
+/// named by one. What the file system does not let go of (immutable files, say) stays as it is and is told of in the log, as upstream does it.
+/// Blocks, for long where there is much.
 pub(crate) fn give(path: &Path, group: u32, when: GroupChange) -> Result<(), VolumeError> {
     let failed = |errno: Errno| VolumeError::io("give to the pod's group", path)(errno);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&root).map_err(failed)?;
     if when == GroupChange::OnRootMismatch && is_given(&stat, group, DIRECTORY) {
         return Ok(());
     }
     // The root comes last: while it is not the group's, what is in it may not be.
-    give_below(&root, group, 0).map_err(failed)?;
+    let mut kept = Kept::default();
+    give_below(&root, group, 0, &mut kept).map_err(failed)?;
+    if let Kept { count, first: Some((name, errno)) } = &kept {
+        warn!(
+            volume = %path.display(), group, count, first = name, error = %errno,
+            "parts of a volume could not be given to the pod's group, and stay whose they are"
+        );
+    }
     change(&root, &stat, group, DIRECTORY).map_err(failed)
 }
 
-fn give_below(directory: &OwnedFd, group: u32, depth: usize) -> Result<(), Errno> {
+/// What could not be given.
+#[derive(Debug, Default)]
+struct Kept {
+    count: u64,
+    first: Option<(String, Errno)>,
+}
+
+fn give_below(directory: &OwnedFd, group: u32, depth: usize, kept: &mut Kept) -> Result<(), Errno> {
     if depth >= MAX_DEPTH {
         return Ok(());
     }
@@ -41,22 +59,31 @@ fn give_below(directory: &OwnedFd, group: u32, depth: usize) -> Result<(), Errno
         if name.to_bytes() == b"." || name.to_bytes() == b".." {
             continue;
         }
-        match one(directory, name, group, depth) {
+        match one(directory, name, group, depth, kept) {
             // It went while this was looking.
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                kept.count += 1;
+                kept.first.get_or_insert_with(|| (name.to_string_lossy().into_owned(), errno));
+            }
         }
     }
     Ok(())
 }
 
-fn one(directory: &OwnedFd, name: &std::ffi::CStr, group: u32, depth: usize) -> Result<(), Errno> {
+fn one(
+    directory: &OwnedFd,
+    name: &std::ffi::CStr,
+    group: u32,
+    depth: usize,
+    kept: &mut Kept,
+) -> Result<(), Errno> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let inner = rustix::fs::openat(directory, name, flags, Mode::empty())?;
-            give_below(&inner, group, depth + 1)?;
+            give_below(&inner, group, depth + 1, kept)?;
             change(&inner, &stat, group, DIRECTORY)
         }
         FileType::RegularFile => {
@@ -130,5 +157,24 @@ mod tests {
         assert_eq!(seen(&volume.join("a/file")).0, 4711);
         give(&volume, 4712, GroupChange::OnRootMismatch).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 4712);
+    }
+    #[test]
+    fn what_cannot_be_given_holds_up_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "fixed", "z"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let fixed = |flag: &str| {
+            let status =
+                std::process::Command::new("chattr").arg(flag).arg(dir.path().join("fixed")).status();
+            assert!(status.unwrap().success(), "chattr {flag}");
+        };
+        fixed("+i");
+        let given = give(dir.path(), 4711, GroupChange::Always);
+        fixed("-i");
+        given.unwrap();
+        let group = |name: &str| fs::metadata(dir.path().join(name)).unwrap().gid();
+        assert_eq!((group("a"), group("z"), group("")), (4711, 4711, 4711));
+        assert_ne!(group("fixed"), 4711);
     }
 }

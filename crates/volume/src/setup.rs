@@ -13,24 +13,31 @@ use rustix::{
     mount::MountFlags,
 };
 
-use crate::{Progress, VolumeError, command, host_path, ownership, writer};
+use crate::{Progress, VolumeError, command, host_path, local, writer};
+
+/// What the pod's owner should know of a volume that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It was not given to the pod's group, because another pod has it.
+    OtherGroup {
+        /// The pod's group.
+        asked: u32,
+        /// Whose it is.
+        has: u32,
+    },
+}
 
 /// Makes a volume, or brings it up to date. Blocks. May be called again at any time.
 ///
 /// # Errors
 /// [`VolumeError`]; it is worth trying again.
-pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeError> {
+pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<Option<Notice>, VolumeError> {
     let path = &setup.path;
     progress.doing(format!("setting up volume {:?} at {}", setup.name, path.display()));
     match &setup.kind {
-        SetupKind::Image => return Ok(()),
-        SetupKind::HostPath(kind) => {
-            host_path::check(path, *kind)?;
-            // Once for a pod: what it puts there is its own affair.
-            if let Some(group) = setup.fs_group.filter(|_| !is_set_up(setup)) {
-                ownership::give(path, group, setup.group_change)?;
-            }
-        }
+        SetupKind::Image => return Ok(None),
+        SetupKind::HostPath(kind) => host_path::check(path, *kind)?,
+        SetupKind::Local => return local::set_up(setup, progress),
         SetupKind::Nfs { source, read_only, options } => {
             if !is_mount_point(path)? {
                 make_dir(path, 0o750)?;
@@ -42,7 +49,7 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
         SetupKind::Directory { mode } => {
             // What is in it is the pod's: once made, nothing is changed any more.
             if is_set_up(setup) && path.is_dir() {
-                return Ok(());
+                return Ok(None);
             }
             make_dir(path, 0o750)?;
             finish_root(path, *mode, setup.fs_group)?;
@@ -50,7 +57,7 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
         SetupKind::Memory { mode, size } => {
             let mounted = is_mount_point(path)?;
             if mounted && is_set_up(setup) {
-                return Ok(());
+                return Ok(None);
             }
             if !mounted {
                 mount_tmpfs(path, *size)?;
@@ -60,7 +67,7 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
         SetupKind::HugePages { mode, page_size } => {
             let mounted = is_mount_point(path)?;
             if mounted && is_set_up(setup) {
-                return Ok(());
+                return Ok(None);
             }
             if !mounted {
                 make_dir(path, 0o750)?;
@@ -85,7 +92,8 @@ pub fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<(), VolumeErro
             writer::write(path, files, setup.fs_group)?;
         }
     }
-    mark_ready(setup)
+    mark_ready(setup)?;
+    Ok(None)
 }
 
 /// Whether a volume was set up before, by this or an earlier life of the agent. Blocks shortly.
@@ -94,7 +102,7 @@ pub fn is_set_up(setup: &VolumeSetup) -> bool {
     setup.ready_marker.as_deref().is_some_and(Path::is_file)
 }
 
-fn mark_ready(setup: &VolumeSetup) -> Result<(), VolumeError> {
+pub(crate) fn mark_ready(setup: &VolumeSetup) -> Result<(), VolumeError> {
     let Some(marker) = setup.ready_marker.as_deref().filter(|marker| !marker.is_file()) else {
         return Ok(());
     };
@@ -137,7 +145,8 @@ pub(crate) const GROUP_DIRECTORY: u32 = 0o2000 | 0o550;
 
 /// Whether something is mounted at exactly this path.
 pub(crate) fn is_mount_point(path: &Path) -> Result<bool, VolumeError> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    // What the kernel remembers will do: a dead server would never answer.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::TYPE) {
         Ok(stat) if stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
             Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))

@@ -19,6 +19,9 @@ const AGAIN: Backoff =
 /// The finalizer of a claim that pods may still use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
+/// The annotation by which an administrator says which group a volume belongs to.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
+
 impl ApiObjects {
     /// Asks until the claim is bound, and was made for those who take no other: that of a pod of the same name that was deleted a moment ago
     /// is there for a while.
@@ -106,7 +109,9 @@ async fn ask(client: &Client, name: &FullName) -> Result<Claim, ApiError> {
             format!("is bound to persistentvolume {name:?}, which belongs to another claim"),
         ));
     }
+    let annotations = volume.metadata.annotations.unwrap_or_default();
     let volume = ClaimedVolume {
+        group: annotations.get(GROUP).and_then(|group| group.parse().ok()).filter(|group| *group >= 0),
         name: volume.metadata.name.unwrap_or_default(),
         spec: volume.spec.unwrap_or_default(),
     };

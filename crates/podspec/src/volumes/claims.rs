@@ -47,9 +47,23 @@ pub(super) fn mount_options(pod: &Pod, volume: &Volume, objects: &Objects) -> Ve
     bound(pod, volume, objects).and_then(|bound| bound.spec.mount_options.clone()).unwrap_or_default()
 }
 
-/// Whether a volume is a `local` one behind a claim, which lives longer than pods and is given the group of each.
-pub(super) fn is_local(pod: &Pod, volume: &Volume, objects: &Objects) -> bool {
-    bound(pod, volume, objects).is_some_and(|bound| bound.spec.local.is_some())
+/// The name of the `local` volume behind a claim, which lives longer than pods.
+pub(super) fn local<'a>(pod: &Pod, volume: &Volume, objects: &'a Objects) -> Option<&'a str> {
+    bound(pod, volume, objects).filter(|bound| bound.spec.local.is_some()).map(|bound| bound.name.as_str())
+}
+
+/// The groups that the administrator says the volumes behind the pod's claims belong to; the pod's processes are in them. Those
+/// that the pod names itself are left out.
+#[must_use]
+pub fn extra_groups(pod: &Pod, objects: &Objects) -> Vec<i64> {
+    let security = pod.spec_ref().security_context.as_ref();
+    let own = security.and_then(|context| context.supplemental_groups.as_deref()).unwrap_or_default();
+    let mut groups: Vec<i64> = Vec::new();
+    for volume in pod.spec_ref().volumes.iter().flatten() {
+        let group = bound(pod, volume, objects).and_then(|bound| bound.group);
+        groups.extend(group.filter(|group| !own.contains(group) && !groups.contains(group)));
+    }
+    groups
 }
 
 fn bound<'a>(pod: &Pod, volume: &Volume, objects: &'a Objects) -> Option<&'a ClaimedVolume> {
@@ -67,7 +81,7 @@ pub(super) fn behind(pod: &Pod, volume: &Volume, objects: &Objects) -> Result<Vo
     if volume.ephemeral.is_some() && !owners.iter().any(|owner| owner == pod.uid_ref()) && bound.is_some() {
         return Err(VolumeSpecError::ClaimOfAnother { name });
     }
-    let Some(ClaimedVolume { name: volume_name, spec }) = bound else {
+    let Some(ClaimedVolume { name: volume_name, spec, .. }) = bound else {
         return Err(VolumeSpecError::ClaimUnbound { name, problem: problem.clone() });
     };
     if spec.volume_mode.as_deref() == Some("Block") {
@@ -130,7 +144,8 @@ mod tests {
     }
 
     fn to(spec: Value) -> Claim {
-        let volume = ClaimedVolume { name: "pv".into(), spec: serde_json::from_value(spec).unwrap() };
+        let spec = serde_json::from_value(spec).unwrap();
+        let volume = ClaimedVolume { name: "pv".into(), spec, group: None };
         Claim { owners: vec!["owner".into()], volume: Some(volume), problem: String::new() }
     }
 
@@ -218,5 +233,23 @@ mod tests {
         let resolved = with_claims(&nfs, &objects);
         let volume = resolved.spec_ref().volumes.as_ref().unwrap().first().unwrap();
         assert_eq!(mount_options(&nfs, volume, &objects), ["nolock", "soft"]);
+    }
+    #[test]
+    fn volumes_bring_the_group_that_they_belong_to() {
+        let of = |group| {
+            let volume = ClaimedVolume { name: "pv".into(), group, ..ClaimedVolume::default() };
+            Claim { volume: Some(volume), ..Claim::default() }
+        };
+        let objects =
+            objects(vec![("a", of(Some(5))), ("b", of(Some(6))), ("c", of(None)), ("d", of(Some(6)))]);
+        let names = ["a", "b", "c", "d", "unknown"];
+        let volumes =
+            names.map(|name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } }));
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "p", "namespace": "ns", "uid": "u" },
+            "spec": { "containers": [], "volumes": volumes, "securityContext": { "supplementalGroups": [5] } },
+        }))
+        .unwrap();
+        assert_eq!(extra_groups(&pod, &objects), [6]);
     }
 }

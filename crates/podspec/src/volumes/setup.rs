@@ -68,6 +68,8 @@ pub enum SetupKind {
     },
     /// A path of the host, checked.
     HostPath(HostPathType),
+    /// A directory of this machine that lives longer than pods, and may be several pods' at a time.
+    Local,
     /// Files that are written for the pod and follow their sources.
     Files {
         /// They lie in memory, not on disk.
@@ -139,8 +141,10 @@ pub fn set_up(
     let dir = paths::pod_dir(&context.node.root_dir, pod.uid_ref());
     let kind = kind(pod, volume, context)?;
     let read_only = volume.persistent_volume_claim.as_ref().and_then(|it| it.read_only) == Some(true);
-    let local = !read_only && claims::is_local(pod, volume, context.objects);
-    let owned = local
+    let local = claims::local(pod, volume, context.objects);
+    // The host path that stands for it says where it is; what it is decides how it is treated.
+    let kind = if local.is_some() { SetupKind::Local } else { kind };
+    let owned = local.is_some() && !read_only
         || matches!(
             kind,
             SetupKind::Directory { .. }
@@ -154,9 +158,11 @@ pub fn set_up(
     Ok(VolumeSetup {
         name: volume.name.clone(),
         path: paths::volume_path(&dir, volume).unwrap_or_default(),
-        ready_marker: paths::plugin(volume)
-            .or(local.then_some(paths::LOCAL))
-            .map(|plugin| paths::ready_marker(&dir, plugin, &volume.name)),
+        ready_marker: match local {
+            // By the volume's own name, by which other pods that use it are found.
+            Some(name) => Some(paths::ready_marker(&dir, paths::LOCAL, name)),
+            None => paths::plugin(volume).map(|plugin| paths::ready_marker(&dir, plugin, &volume.name)),
+        },
         kind,
         fs_group: fs_group.filter(|_| owned).and_then(|group| u32::try_from(group).ok()),
         group_change: if policy == Some("OnRootMismatch") {
