@@ -61,6 +61,7 @@ impl World {
         let directory = root.path().join("device-plugins");
         let config = DevicesConfig {
             directory,
+            copy: root.path().join("mainstay/devices.json"),
             assignments: sender.clone(),
             patience: Patience::default(),
             counters: Arc::default(),
@@ -235,7 +236,7 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
         running(&pod("takes", &[("c", 2)]), &held),
         running(&pod("system", &[("c", 1)]), "0"),
     ];
-    assert_eq!(world.resources.rebuild(&claims), 1);
+    assert_eq!(world.resources.rebuild(&claims, &[]), 1);
     assert_eq!(world.cpus("one", "c"), held);
     world.admit(&two).await.unwrap();
     world.resources.release(&PodUid::from("two"));
