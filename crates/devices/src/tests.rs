@@ -37,6 +37,16 @@ struct Fake {
     has_no_options: bool,
     /// It has a third one.
     has_three: bool,
+    /// It cannot say what it has.
+    lists_nothing: bool,
+    /// How often it was called.
+    called: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Fake {
+    fn count(&self) {
+        self.called.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 type Lists = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
@@ -47,6 +57,7 @@ impl DevicePlugin for Fake {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
+        self.count();
         if self.has_no_options {
             return Err(Status::internal("no idea"));
         }
@@ -56,6 +67,10 @@ impl DevicePlugin for Fake {
     type ListAndWatchStream = Lists;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Lists>, Status> {
+        self.count();
+        if self.lists_nothing {
+            return Err(Status::internal("no list"));
+        }
         let device = |id: &str| Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None };
         let mut devices = vec![device("a"), device("b")];
         devices.extend(self.has_three.then(|| device("c")));
@@ -77,6 +92,7 @@ impl DevicePlugin for Fake {
     }
 
     async fn allocate(&self, _: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        self.count();
         if self.hangs {
             std::future::pending::<()>().await;
         }
@@ -200,6 +216,26 @@ async fn a_plugin_that_hangs_costs_its_pod_the_deadline() {
     assert_eq!(world.devices.book().ledger.holders().count(), 0, "they are free again");
     assert!(world.devices.is_due(&pod("p", 1)));
     assert!(!world.devices.is_due(&Pod::default()));
+    world.end().await;
+}
+
+/// D6: one that cannot say what it has offers nothing, and is not called again.
+#[tokio::test]
+async fn d6_one_that_lists_nothing_is_not_called_again() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let fake = Fake { lists_nothing: true, ..Fake::default() };
+    let _plugin = world.plug(fake.clone()).await.unwrap();
+    world.has(0, 0).await;
+    let gone = async {
+        while !world.devices.book().plugins.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, gone).await.unwrap();
+    let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
+    assert_eq!(error, "cannot allocate unregistered device example.com/dev");
+    assert_eq!(fake.called.load(std::sync::atomic::Ordering::Relaxed), 2);
     world.end().await;
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, with};
+use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, sh, with};
 use mainstay_testkit::{Flavor, mainstay_binary, tool, wait_until};
 use serde_json::{Value, json};
 
@@ -180,8 +180,19 @@ fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     let first = world.running("pod").unwrap();
     holds(&world, "pod", &["a"]);
 
+    // R25: GetAllocatableResources has those that are healthy.
+    let allocatable = |count: usize| {
+        wait_until(SOON, &format!("{count} devices that may be given out"), || {
+            let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+            let found = all["devices"].as_array().map_or(0, Vec::len);
+            if found == count { Ok(()) } else { Err(all.to_string()) }
+        })
+        .unwrap();
+    };
+    allocatable(2);
     plugin.have(&devices(&["-a", "b"])).unwrap();
     node_has(&world, "1", "2");
+    allocatable(1);
     plugin.kill();
     node_has(&world, "0", "2");
     // Its container is made again with what it had, though nobody is there to ask.
@@ -192,6 +203,7 @@ fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     plugin.have(&devices(&["a", "b", "c"])).unwrap();
     plugin.start().unwrap();
     node_has(&world, "3", "3");
+    allocatable(3);
     world.put("other", wants(2)).unwrap();
     world.running("other").unwrap();
     holds(&world, "other", &["b", "c"]);
@@ -244,7 +256,34 @@ fn a_restart_of_mainstay_changes_nothing() {
     node_has(&world, "3", "3");
     holds(&world, "stays", &["a"]);
     holds(&world, "comes", &["b", "c"]);
-    assert_eq!(world.running("stays").unwrap().id("c"), before.id("c"));
+    let stays = world.running("stays").unwrap();
+    assert_eq!(stays.id("c"), before.id("c"));
+    // D10: a container that is made anew after that has the same one.
+    end(&world, &stays);
+    let again = world.wait("stays", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    sees(&world, &again, "a");
+    holds(&world, "stays", &["a"]);
+
+    // D14: what has run to its end is over, whatever becomes of its plugin.
+    world.take_away("comes").unwrap();
+    world.gone("comes").unwrap();
+    let resources = json!({ "resources": { "limits": { RESOURCE: 1 } } });
+    let job = json!({ "restartPolicy": "Never", "containers": [with(sh("c", "true"), resources)] });
+    world.put("job", job).unwrap();
+    let done = world.wait("job", "its end", |pod| pod.phase() == "Succeeded").unwrap();
+    let file = world.node.root().join("mainstay/pods").join(format!("{}.json", done.uid()));
+    wait_until(SOON, "that it is over is on disk", || {
+        let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        if text.to_lowercase().contains("succeeded") { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+    world.node.kill9();
+    plugin.kill();
+    world.node.start_again().unwrap();
+    let after = world.wait("job", "what became of it", |pod| !pod.phase().is_empty()).unwrap();
+    assert_eq!((after.phase(), after.uid()), ("Succeeded", done.uid()));
+    node_has(&world, "0", "0");
+    assert_eq!(world.named("job").unwrap()[0].phase(), "Succeeded");
 }
 
 /// Waits until the node says that this file had to be set aside.
