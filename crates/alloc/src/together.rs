@@ -292,7 +292,7 @@ impl Node {
     fn check(&self) {
         // CPUs: one pod each, none of the system's, and all others are shared.
         let mut owners: BTreeMap<u32, &str> = BTreeMap::new();
-        let pools = self.cpus.pools().iter().map(|(uid, cpus)| (uid, cpus));
+        let pools = self.cpus.pools().iter();
         let sets =
             self.cpus.entries().iter().flat_map(|(uid, sets)| sets.values().map(move |cpus| (uid, cpus)));
         for (uid, cpus) in sets.chain(pools) {

@@ -309,6 +309,90 @@ fn was_set_aside(world: &World, name: &str) {
     assert!(message.contains(&format!("{name}.bad-")), "{message}");
 }
 
+/// A machine of two NUMA nodes: the kernel's description of the real one's CPUs by node is put in its place for mainstay alone, in a mount namespace of
+/// its own. The first CPU, which is the system's, is on the first node; all others are on the second.
+#[test]
+fn what_lies_together_on_a_machine_of_two_nodes() {
+    use std::os::unix::fs::PermissionsExt as _;
+    const RESOURCE: &str = "example.com/dev";
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let described = containerd.dir().join("node");
+    let others = if last_cpu() == 1 { "1\n".to_owned() } else { format!("1-{}\n", last_cpu()) };
+    for (node, cpus) in [(0, "0\n"), (1, others.as_str())] {
+        let dir = described.join(format!("node{node}"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("cpulist"), cpus).unwrap();
+        fs::write(dir.join("meminfo"), format!("Node {node} MemTotal:  8388608 kB\n")).unwrap();
+        fs::write(dir.join("distance"), if node == 0 { "10 20\n" } else { "20 10\n" }).unwrap();
+    }
+    let program = containerd.dir().join("mainstay-on-two-nodes");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount --propagation slave sh -c 'mount --bind {} /sys/devices/system/node && exec {} \"$@\"' sh \"$@\"\n",
+        described.display(),
+        mainstay_binary().unwrap().display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config =
+        "{cpuManagerPolicy: static, reservedSystemCPUs: \"0\", topologyManagerPolicy: single-numa-node}";
+    let node = Node::builder().containerd(&containerd).config(config).program(&program).start().unwrap();
+    let mut world = World { node, containerd };
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
+    let plugin =
+        if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") };
+    let devices = json!([
+        { "id": "a", "healthy": true, "nodes": [0] },
+        { "id": "b", "healthy": true, "nodes": [1] },
+        { "id": "c", "healthy": true, "nodes": [0] },
+    ]);
+    let mut plugin = DevicePlugin::new(plugin, &world.node, RESOURCE, &devices).unwrap();
+    plugin.start().unwrap();
+    wait_until(SOON, "three devices", || {
+        let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+        if all["devices"].as_array().map(Vec::len) == Some(3) { Ok(()) } else { Err(all.to_string()) }
+    })
+    .unwrap();
+    let wants = |count: u32, cpu: bool| {
+        let mut list = json!({ RESOURCE: count });
+        if cpu {
+            list = with(list, json!({ "cpu": "1", "memory": "64Mi" }));
+        }
+        let resources = json!({ "resources": { "requests": list, "limits": list } });
+        json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] })
+    };
+    let entry = |id: &str, node: u32| {
+        let topology = json!({ "nodes": [{ "ID": node.to_string() }] });
+        json!({ "resource_name": RESOURCE, "device_ids": [id], "topology": topology })
+    };
+    // CPUs are to be had on the second node only, so the device is one of there, though others come first.
+    world.put("both", wants(1, true)).unwrap();
+    runs_on(&world, "", &world.running("both").unwrap(), "1");
+    holds(&world, "both", "devices", &json!([entry("b", 1)]));
+    // Two that are left lie together.
+    world.put("pair", wants(2, false)).unwrap();
+    world.running("pair").unwrap();
+    holds(&world, "pair", "devices", &json!([entry("a", 0), entry("c", 0)]));
+    world.take_away("pair").unwrap();
+    world.gone("pair").unwrap();
+
+    // After a restart it is waited for the plugin before anything is chosen: where devices lie only it can tell.
+    world.node.kill9();
+    plugin.kill();
+    world.take_away("both").unwrap();
+    world.put("late", wants(1, true)).unwrap();
+    world.put("alone", wants(2, false)).unwrap();
+    world.node.start_again().unwrap();
+    world.gone("both").unwrap();
+    for name in ["late", "alone"] {
+        world.wait(name, "its wait", |pod| pod.waits("c") == "WaitingForDevicePlugin").unwrap();
+    }
+    plugin.start().unwrap();
+    runs_on(&world, "", &world.running("late").unwrap(), "1");
+    holds(&world, "late", "devices", &json!([entry("b", 1)]));
+    world.running("alone").unwrap();
+    holds(&world, "alone", "devices", &json!([entry("a", 0), entry("c", 0)]));
+}
+
 /// A pod that says itself what it needs has CPUs and memory as a whole: C29 to C31 and R26.
 #[test]
 fn a_pod_has_cpus_and_memory_as_a_whole() {
