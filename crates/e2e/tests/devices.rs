@@ -330,7 +330,7 @@ fn a_lost_file_of_devices_is_rebuilt() {
 
     // Cut off: what was given is what it was, and a new pod is given what is left.
     world.node.kill9();
-    let whole = fs::read_to_string(&file).unwrap();
+    let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     world.node.start_again().unwrap();
     unchanged(&world);
