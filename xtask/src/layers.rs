@@ -57,10 +57,10 @@ const SIDEWAYS: &[(&str, &[&str])] = &[
     ("probe", &["cri", "http"]),
     // Names are resolved, and roots loaded, in one place.
     ("apiserver", &["http"]),
-    // Clients in other languages name a socket in ways of their own; device plugins register in two ways.
-    ("devices", &["http", "plugin"]),
-    // CPUs, memory and devices are given out together, by what the machine has.
-    ("resources", &["devices", "host"]),
+    // Clients in other languages name a socket in ways of their own; device plugins register in two ways; state files are written in one place.
+    ("devices", &["http", "plugin", "checkpoint"]),
+    // CPUs, memory and devices are given out together, by what the machine has; their files are written as all are.
+    ("resources", &["devices", "host", "checkpoint"]),
     // Readings are of cgroups.
     ("sample", &["cgroup"]),
     // Slices are made by systemd.

@@ -110,6 +110,18 @@ pub enum AskError {
     /// There are none that could be given out.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     Unhealthy(Arc<str>),
+    /// Somebody holds some of them, and nobody knows which.
+    #[error(
+        "container {container} of pod {uid} holds devices of {resource}, and the file that said which was lost; nobody else is given any until it has ended"
+    )]
+    Unsure {
+        /// Of what.
+        resource: Arc<str>,
+        /// The holder's pod.
+        uid: String,
+        /// The holder.
+        container: String,
+    },
     /// Others have them.
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
@@ -160,7 +172,11 @@ pub type ContainerHeld = BTreeMap<Arc<str>, Held>;
 pub struct Ledger {
     resources: BTreeMap<Arc<str>, Resource>,
     held: BTreeMap<String, BTreeMap<String, ContainerHeld>>,
+    unsure: Unsure,
 }
+
+/// Resources of which containers hold devices that nobody can name any more, by pod's UID and container's name.
+pub type Unsure = BTreeMap<String, BTreeMap<String, BTreeSet<Arc<str>>>>;
 
 impl Ledger {
     /// What an earlier life left: who holds what, and which resources there were. Their devices are not known before their
@@ -308,6 +324,13 @@ impl Ledger {
             });
         }
         let Some(known) = self.resources.get(&ask.resource) else { return Ok(None) };
+        if self.is_unsure(&ask.uid, &ask.container, &ask.resource) {
+            return Ok(None);
+        }
+        if let Some((uid, container)) = self.unsure_holder(&ask.resource) {
+            let (uid, container) = (uid.to_owned(), container.to_owned());
+            return Err(AskError::Unsure { resource: Arc::clone(&ask.resource), uid, container });
+        }
         if known.standing != Standing::Served {
             return Err(AskError::Unregistered(Arc::clone(&ask.resource)));
         }
@@ -326,7 +349,8 @@ impl Ledger {
         Ok(Some(Choice { chosen, free, missing }))
     }
 
-    /// From which sets of nodes the container could have what it asks for, for the topology manager; `None` where no device of the resource
+    /// From which sets of nodes the container could have what it asks for, for the topology manager. An ask without a container is its whole pod's, of
+    /// which what the pod holds already is part. `None` where no device of the resource
     /// belongs to a node, or the resource is not one of devices.
     #[must_use]
     pub fn hints(&self, ask: &Ask, nodes: NodeMask) -> Hints {
@@ -337,7 +361,7 @@ impl Ledger {
         if !has_topology {
             return None;
         }
-        let passing = self.left_over(ask);
+        let passing = if ask.container.is_empty() { self.of_pod(ask) } else { self.left_over(ask) };
         let (free, must): (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) = match held {
             // What it has it keeps; what it has of another size cannot be kept.
             Some(held) if held.devices.len() != ask.count => return Some(Vec::new()),
@@ -433,9 +457,56 @@ impl Ledger {
         held.map(|held| held.response = Some(response)).is_some()
     }
 
+    /// A container runs that asks for this, and the book, which was lost, does not say what it was given: until it has ended nobody else is given
+    /// anything of the resource. Whether that is so.
+    pub fn suspect(&mut self, ask: &Ask) -> bool {
+        let held = self.of(&ask.uid, &ask.container).is_some_and(|held| held.contains_key(&ask.resource));
+        if !held {
+            let pod = self.unsure.entry(ask.uid.clone()).or_default();
+            pod.entry(ask.container.clone()).or_default().insert(Arc::clone(&ask.resource));
+        }
+        !held
+    }
+
+    /// Containers of the pod that do not run any more hold nothing that nobody can name. Whether one did.
+    pub fn clear(&mut self, uid: &str, runs: impl Fn(&str) -> bool) -> bool {
+        let Some(pod) = self.unsure.get_mut(uid) else { return false };
+        let before = pod.len();
+        pod.retain(|container, _| runs(container));
+        let changed = pod.len() != before;
+        if pod.is_empty() {
+            self.unsure.remove(uid);
+        }
+        changed
+    }
+
+    /// Who holds devices that nobody can name: for a file of our own.
+    #[must_use]
+    pub fn unsure(&self) -> &Unsure {
+        &self.unsure
+    }
+
+    /// What that file said.
+    pub fn set_unsure(&mut self, unsure: Unsure) {
+        self.unsure = unsure;
+    }
+
+    fn is_unsure(&self, uid: &str, container: &str, resource: &str) -> bool {
+        let pod = self.unsure.get(uid);
+        pod.and_then(|pod| pod.get(container)).is_some_and(|resources| resources.contains(resource))
+    }
+
+    fn unsure_holder(&self, resource: &str) -> Option<(&str, &str)> {
+        self.unsure.iter().find_map(|(uid, pod)| {
+            let (container, _) = pod.iter().find(|(_, resources)| resources.contains(resource))?;
+            Some((uid.as_str(), container.as_str()))
+        })
+    }
+
     /// Takes back what a pod holds. Whether that was anything.
     pub fn release(&mut self, uid: &str) -> bool {
-        self.held.remove(uid).is_some()
+        let unsure = self.unsure.remove(uid).is_some();
+        self.held.remove(uid).is_some() || unsure
     }
 
     /// Takes back what a container was about to be given.
@@ -461,9 +532,10 @@ impl Ledger {
 
     /// Takes back what pods hold that are not among these. Whether that was anything.
     pub fn keep_only(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
-        let before = self.held.len();
+        let before = self.held.len() + self.unsure.len();
         self.held.retain(|uid, _| is_there(uid));
-        self.held.len() != before
+        self.unsure.retain(|uid, _| is_there(uid));
+        self.held.len() + self.unsure.len() != before
     }
 
     /// Pods that hold something.
@@ -474,6 +546,13 @@ impl Ledger {
     fn taken(&self, resource: &Arc<str>) -> BTreeSet<&Arc<str>> {
         let containers = self.held.values().flat_map(BTreeMap::values);
         containers.filter_map(|held| held.get(resource)).flat_map(|held| held.devices.keys()).collect()
+    }
+
+    /// What the pod's containers hold.
+    fn of_pod(&self, ask: &Ask) -> BTreeSet<Arc<str>> {
+        let containers = self.held.get(&ask.uid).into_iter().flat_map(BTreeMap::values);
+        let held = containers.filter_map(|held| held.get(&ask.resource));
+        held.flat_map(|held| held.devices.keys().cloned()).collect()
     }
 
     /// What init containers of the pod have held and no container that stays has taken over.

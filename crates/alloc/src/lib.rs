@@ -25,16 +25,20 @@ mod nodes;
 mod set;
 mod state;
 mod static_policy;
+#[cfg(test)]
+mod together;
 mod topology;
 
 pub use cpu::{NotEnough, Packing, take};
 pub use device_file::DeviceFileError;
-pub use devices::{Ask, AskError, Choice, ContainerHeld, Device, Devices, Held, Ledger, Standing, asks};
+pub use devices::{
+    Ask, AskError, Choice, ContainerHeld, Device, Devices, Held, Ledger, Standing, Unsure, asks,
+};
 pub use machine::{Cpu, Machine};
 pub use memory::{Block, Bytes, MemoryError, MemoryMachine, MemoryNode, MemoryStatic, MemoryTable};
 pub use memory_state::MemoryState;
 pub use nodes::NodeMask;
 pub use set::{CpuSet, CpuSetError};
 pub use state::{CpuState, StateError};
-pub use static_policy::{AssignError, Options, Static, Use};
+pub use static_policy::{AssignError, Options, Part, Static, Use};
 pub use topology::{Hint, Hints, Topology, TopologyPolicy};

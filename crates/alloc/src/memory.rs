@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Hint, Hints, NodeMask, Use,
+    Hint, Hints, NodeMask, Part, Use,
     topology::{best_of, prefer},
 };
 
@@ -54,8 +54,16 @@ pub struct Block {
 pub(crate) type Blocks = BTreeMap<String, BTreeMap<String, Vec<Block>>>;
 
 /// Why a container's memory cannot be placed; upstream's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
+    /// Nothing would be left of a pod's memory for those that share it. Upstream's reason is `EmptyPodSharedPoolError`.
+    #[error(
+        "pod rejected, sum of exclusive container {0} requests equals pod budget, leaving no memory for shared containers"
+    )]
+    NothingShared(String),
+    /// The same for an init container.
+    #[error("pod rejected, pod has shared init containers but no {0} available for them")]
+    NothingForInit(String),
     /// No nodes have so much.
     #[error(
         "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -121,6 +129,8 @@ pub struct MemoryStatic {
     machine: MemoryMachine,
     nodes: BTreeMap<u32, MemoryNode>,
     entries: Blocks,
+    /// What pods hold as a whole; what their containers have is part of it.
+    pools: BTreeMap<String, Vec<Block>>,
     passing: BTreeMap<String, Passing>,
 }
 
@@ -128,16 +138,39 @@ impl MemoryStatic {
     /// A machine of which nobody holds anything.
     #[must_use]
     pub fn new(machine: MemoryMachine) -> Self {
-        Self { nodes: machine.tables(), machine, entries: Blocks::new(), passing: BTreeMap::new() }
+        let (pools, passing) = (BTreeMap::new(), BTreeMap::new());
+        Self { nodes: machine.tables(), machine, entries: Blocks::new(), pools, passing }
     }
 
     /// The same with what was given out before. What cannot be so any more is left out and told of in a sentence each.
     #[must_use]
-    pub fn restore(machine: MemoryMachine, entries: &Blocks) -> (Self, Vec<String>) {
+    pub fn restore(
+        machine: MemoryMachine,
+        entries: &Blocks,
+        pools: &BTreeMap<String, Vec<Block>>,
+    ) -> (Self, Vec<String>) {
         let mut this = Self::new(machine);
         let mut problems = Vec::new();
+        for (uid, blocks) in pools {
+            if let Some(block) = blocks.iter().find(|block| !this.can_hold(block)) {
+                problems.push(format!(
+                    "pod {uid} held {} bytes of {} on NUMA nodes {:?}, which this machine does not have",
+                    block.bytes, block.kind, block.nodes
+                ));
+                continue;
+            }
+            for block in blocks {
+                this.reserve(block.nodes, &block.kind, block.bytes);
+            }
+            this.pools.insert(uid.clone(), blocks.clone());
+        }
         for (uid, containers) in entries {
             for (name, blocks) in containers {
+                if this.pools.contains_key(uid) {
+                    // Part of what the pod holds as a whole.
+                    this.entries.entry(uid.clone()).or_default().insert(name.clone(), blocks.clone());
+                    continue;
+                }
                 let mut wrong = blocks.iter().filter(|block| !this.can_hold(block));
                 if let Some(block) = wrong.next() {
                     problems.push(format!(
@@ -183,6 +216,108 @@ impl MemoryStatic {
         self.entries.get(uid)?.get(container).map(Vec::as_slice)
     }
 
+    /// What pods hold as a whole.
+    #[must_use]
+    pub fn pools(&self) -> &BTreeMap<String, Vec<Block>> {
+        &self.pools
+    }
+
+    /// The same for all containers of a pod together; what they hold already is part of it.
+    #[must_use]
+    pub fn pod_hints(&self, uid: &str, bytes: &Bytes) -> Vec<Hints> {
+        let asked = asked(bytes);
+        let held: Vec<&Block> = match self.pools.get(uid) {
+            Some(pool) => pool.iter().collect(),
+            None => self.entries.get(uid).into_iter().flat_map(BTreeMap::values).flatten().collect(),
+        };
+        let hints = self.possible_with(&asked, &|nodes, kind| {
+            let mut own = held.iter().filter(|block| block.kind == kind);
+            let all_near = own.clone().all(|block| block.nodes.is_within(nodes));
+            if all_near {
+                own.try_fold(self.left(uid, nodes, kind), |sum, block| sum.checked_add(block.bytes))
+            } else {
+                None
+            }
+        });
+        asked.iter().map(|_| Some(hints.clone())).collect()
+    }
+
+    /// Whether a pod's memory is enough for those of its containers that share it.
+    ///
+    /// # Errors
+    /// Which of them would have none.
+    pub fn check_pool(total: &Bytes, parts: &[Part<Bytes>]) -> Result<(), MemoryError> {
+        for (kind, total) in asked(total) {
+            let (mut lasting, mut shared) = (0_u64, false);
+            for part in parts {
+                let own = part.own.get(kind).copied().unwrap_or(0);
+                match (part.passes, part.own.is_empty()) {
+                    (true, true) if lasting >= total => {
+                        return Err(MemoryError::NothingForInit(kind.to_owned()));
+                    }
+                    (true, _) => {}
+                    (false, true) => shared = true,
+                    (false, false) => lasting = lasting.saturating_add(own),
+                }
+            }
+            if shared && lasting >= total {
+                return Err(MemoryError::NothingShared(kind.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Places a pod's memory as a whole, and of it what its containers have to themselves; the others share what is left. Nothing changes for one
+    /// that has been placed. Whether it was placed.
+    ///
+    /// # Errors
+    /// When it cannot be placed; nothing is changed then.
+    pub fn assign_pool(
+        &mut self,
+        uid: &str,
+        total: &Bytes,
+        parts: &[Part<Bytes>],
+        hint: Hint,
+    ) -> Result<bool, MemoryError> {
+        let asked = asked(total);
+        if asked.is_empty() || self.pools.contains_key(uid) {
+            return Ok(false);
+        }
+        Self::check_pool(total, parts)?;
+        let nodes = self.settle(uid, &asked, hint)?;
+        let blocks = |bytes: &Bytes| -> Vec<Block> {
+            let some = bytes.iter().filter(|(_, bytes)| **bytes > 0);
+            some.map(|(kind, bytes)| Block { nodes, kind: kind.clone(), bytes: *bytes }).collect()
+        };
+        let mut left: Bytes = asked.iter().map(|(kind, bytes)| ((*kind).to_owned(), *bytes)).collect();
+        let mut own: BTreeMap<String, Vec<Block>> = BTreeMap::new();
+        for part in parts {
+            if part.own.is_empty() {
+                if part.passes {
+                    own.insert(part.name.clone(), blocks(&left));
+                }
+                continue;
+            }
+            own.insert(part.name.clone(), blocks(&part.own));
+            if !part.passes {
+                for (kind, bytes) in &mut left {
+                    *bytes = bytes.saturating_sub(part.own.get(kind).copied().unwrap_or(0));
+                }
+            }
+        }
+        for part in parts {
+            own.entry(part.name.clone()).or_insert_with(|| blocks(&left));
+        }
+        let pool: Vec<Block> =
+            blocks(&asked.iter().map(|(kind, bytes)| ((*kind).to_owned(), *bytes)).collect());
+        for block in &pool {
+            self.reserve(nodes, &block.kind, block.bytes);
+        }
+        self.entries.insert(uid.to_owned(), own);
+        self.pools.insert(uid.to_owned(), pool);
+        Ok(true)
+    }
+
     /// From which sets of nodes a container could be given so much, for the topology manager; one list for each type.
     #[must_use]
     pub fn hints(&self, uid: &str, container: &str, bytes: &Bytes) -> Vec<Hints> {
@@ -217,33 +352,7 @@ impl MemoryStatic {
         if asked.is_empty() || self.of(uid, container).is_some() {
             return Ok(());
         }
-        let mut best = match hint.nodes {
-            Some(_) => hint,
-            None => {
-                let own = best_of(&self.possible(uid, &asked)).ok_or(MemoryError::NoNodes)?;
-                if hint.preferred && !own.preferred {
-                    return Err(MemoryError::NotPreferred);
-                }
-                own
-            }
-        };
-        let mut nodes = best.nodes.unwrap_or_default();
-        if asked.iter().any(|(kind, bytes)| {
-            self.sum(nodes, kind, |table| table.free) + self.left(uid, nodes, kind) < *bytes
-        }) {
-            let larger: Vec<Hint> = self.possible(uid, &asked);
-            let larger: Vec<Hint> =
-                larger.into_iter().filter(|it| it.nodes.is_some_and(|it| nodes.is_within(it))).collect();
-            let extended = best_of(&larger).ok_or(MemoryError::NoExtension)?;
-            if best.preferred && !extended.preferred {
-                return Err(MemoryError::ExtensionNotPreferred);
-            }
-            best = extended;
-            nodes = best.nodes.unwrap_or_default();
-        }
-        if nodes.len() > 1 && !self.may_group(nodes) {
-            return Err(MemoryError::Violates);
-        }
+        let nodes = self.settle(uid, &asked, hint)?;
         let mut blocks = Vec::new();
         for (kind, bytes) in asked {
             let left = self.left(uid, nodes, kind).min(bytes);
@@ -265,6 +374,38 @@ impl MemoryStatic {
         Ok(())
     }
 
+    /// The nodes that a pod's memory is placed on, by what the topology manager chose.
+    fn settle(&self, uid: &str, asked: &BTreeMap<&str, u64>, hint: Hint) -> Result<NodeMask, MemoryError> {
+        let mut best = match hint.nodes {
+            Some(_) => hint,
+            None => {
+                let own = best_of(&self.possible(uid, asked)).ok_or(MemoryError::NoNodes)?;
+                if hint.preferred && !own.preferred {
+                    return Err(MemoryError::NotPreferred);
+                }
+                own
+            }
+        };
+        let mut nodes = best.nodes.unwrap_or_default();
+        if asked.iter().any(|(kind, bytes)| {
+            self.sum(nodes, kind, |table| table.free) + self.left(uid, nodes, kind) < *bytes
+        }) {
+            let larger: Vec<Hint> = self.possible(uid, asked);
+            let larger: Vec<Hint> =
+                larger.into_iter().filter(|it| it.nodes.is_some_and(|it| nodes.is_within(it))).collect();
+            let extended = best_of(&larger).ok_or(MemoryError::NoExtension)?;
+            if best.preferred && !extended.preferred {
+                return Err(MemoryError::ExtensionNotPreferred);
+            }
+            best = extended;
+            nodes = best.nodes.unwrap_or_default();
+        }
+        if nodes.len() > 1 && !self.may_group(nodes) {
+            return Err(MemoryError::Violates);
+        }
+        Ok(nodes)
+    }
+
     /// Takes back what some of a pod's containers hold.
     pub fn take_back(&mut self, uid: &str, containers: &[String]) {
         self.passing.remove(uid);
@@ -272,6 +413,8 @@ impl MemoryStatic {
             held.retain(|name, _| !containers.contains(name));
             if held.is_empty() {
                 self.entries.remove(uid);
+                // What the pod held as a whole goes with the last of them.
+                self.pools.remove(uid);
             }
         }
         self.count_anew();
@@ -280,16 +423,21 @@ impl MemoryStatic {
     /// Takes back what a pod holds. Whether that was anything.
     pub fn release(&mut self, uid: &str) -> bool {
         self.passing.remove(uid);
-        let Some(containers) = self.entries.remove(uid) else { return false };
+        let pool = self.pools.remove(uid);
+        let containers = self.entries.remove(uid);
+        if pool.is_none() && containers.is_none() {
+            return false;
+        }
         self.count_anew();
-        !containers.is_empty()
+        true
     }
 
     fn count_anew(&mut self) {
         // What is left is what the others hold: counted anew, there is no way to give back too much or too little.
         self.nodes = self.machine.tables();
-        let others: Vec<Block> =
-            self.entries.values().flat_map(BTreeMap::values).flatten().cloned().collect();
+        let alone = self.entries.iter().filter(|(uid, _)| !self.pools.contains_key(*uid));
+        let alone = alone.flat_map(|(_, containers)| containers.values());
+        let others: Vec<Block> = alone.chain(self.pools.values()).flatten().cloned().collect();
         for block in others {
             self.reserve(block.nodes, &block.kind, block.bytes);
         }
@@ -297,20 +445,27 @@ impl MemoryStatic {
 
     /// Takes back what pods hold that are not among these. Whether that was anything.
     pub fn keep_only(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
-        let gone: Vec<String> = self.entries.keys().filter(|uid| !is_there(uid)).cloned().collect();
+        let holders = self.entries.keys().chain(self.pools.keys());
+        let gone: BTreeSet<String> = holders.filter(|uid| !is_there(uid)).cloned().collect();
         gone.iter().fold(false, |any, uid| self.release(uid) | any)
     }
 
     /// Sets of nodes that have so much for the pod; those of the least size are preferred, whether they are free or not.
     fn possible(&self, uid: &str, asked: &BTreeMap<&str, u64>) -> Vec<Hint> {
+        self.possible_with(asked, &|nodes, kind| Some(self.left(uid, nodes, kind)))
+    }
+
+    /// The same with so much more of a type on a set of nodes, or with none at all of the set.
+    fn possible_with(
+        &self,
+        asked: &BTreeMap<&str, u64>,
+        more: &dyn Fn(NodeMask, &str) -> Option<u64>,
+    ) -> Vec<Hint> {
         let all: NodeMask = self.nodes.keys().copied().collect();
         let mut least = all.len();
         let mut masks = Vec::new();
         for nodes in all.all_within() {
-            let has = |of: fn(&MemoryTable) -> u64, more: &dyn Fn(&str) -> u64| {
-                asked.iter().all(|(kind, bytes)| self.sum(nodes, kind, of) + more(kind) >= *bytes)
-            };
-            if !has(|table| table.allocatable, &|_| 0) {
+            if !asked.iter().all(|(kind, bytes)| self.sum(nodes, kind, |table| table.allocatable) >= *bytes) {
                 continue;
             }
             least = least.min(nodes.len());
@@ -318,7 +473,11 @@ impl MemoryStatic {
                 1 => nodes.iter().all(|node| self.nodes.get(&node).is_some_and(|it| it.cells.len() <= 1)),
                 _ => self.may_group(nodes),
             };
-            if grouped && has(|table| table.free, &|kind| self.left(uid, nodes, kind)) {
+            let has = |(kind, bytes): (&&str, &u64)| {
+                let free = self.sum(nodes, kind, |table| table.free);
+                more(nodes, kind).is_some_and(|more| free.saturating_add(more) >= *bytes)
+            };
+            if grouped && asked.iter().all(has) {
                 masks.push(nodes);
             }
         }

@@ -1,6 +1,6 @@
 //! `memory_manager_state` as text, such that upstream's kubelet and this one read each other's. Written twice, like the file of CPUs.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use mainstay_types::fnv1a_32;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Block, MemoryNode, NodeMask, StateError,
     memory::Blocks,
-    state::{check, data_checksum},
+    state::{once, twice},
 };
 
 /// Who holds memory of which nodes, as the file has it.
@@ -20,6 +20,8 @@ pub struct MemoryState {
     pub nodes: BTreeMap<u32, MemoryNode>,
     /// By pod's UID and container's name.
     pub entries: Blocks,
+    /// Memory that pods hold as a whole; what their containers have is part of it.
+    pub pods: BTreeMap<String, Vec<Block>>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -29,6 +31,15 @@ struct Data {
     machine_state: BTreeMap<u32, Node>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     entries: BTreeMap<String, BTreeMap<String, Vec<Entry>>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pod_entries: BTreeMap<String, PodEntry>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodEntry {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    memory_blocks: Vec<Entry>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -58,34 +69,15 @@ struct Entry {
     size: u64,
 }
 
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    // Not flattened: keys that are numbers do not survive that.
-    policy_name: String,
-    machine_state: BTreeMap<u32, Node>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    entries: BTreeMap<String, BTreeMap<String, Vec<Entry>>>,
-    #[serde(default)]
-    checksum: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    data: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    data_checksum: Option<u64>,
-}
-
 impl MemoryState {
     /// The file's text.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let plain = self.data();
-        let checksum = checksum(&plain).into();
-        // Strings, numbers and maps of them always become JSON.
-        let data = serde_json::to_string(&plain).unwrap_or_default();
-        let data_checksum = Some(data_checksum(&data).into());
-        let Data { policy_name, machine_state, entries } = plain;
-        let file = File { policy_name, machine_state, entries, checksum, data: Some(data), data_checksum };
-        serde_json::to_string(&file).unwrap_or_default()
+        let data = self.data();
+        // Older kubelets know of no pods that hold memory as a whole.
+        let plain = Data { pod_entries: BTreeMap::new(), ..self.data() };
+        let sum = checksum(&plain, "MemoryManagerCheckpoint", false);
+        twice(&data, &plain, sum)
     }
 
     fn data(&self) -> Data {
@@ -116,6 +108,13 @@ impl MemoryState {
             policy_name: self.policy.clone(),
             machine_state: self.nodes.iter().map(|(id, it)| (*id, node(it))).collect(),
             entries: self.entries.iter().map(|(uid, it)| (uid.clone(), containers(it))).collect(),
+            pod_entries: self
+                .pods
+                .iter()
+                .map(|(uid, blocks)| {
+                    (uid.clone(), PodEntry { memory_blocks: blocks.iter().map(entry).collect() })
+                })
+                .collect(),
         }
     }
 
@@ -124,22 +123,7 @@ impl MemoryState {
     /// # Errors
     /// When it is something else, or not whole.
     pub fn from_text(text: &str) -> Result<Self, StateError> {
-        let file: File = serde_json::from_str(text)?;
-        let data = match (file.data.clone(), file.data_checksum) {
-            (None, None) => {
-                let File { policy_name, machine_state, entries, checksum: sum, .. } = file;
-                let plain = Data { policy_name, machine_state, entries };
-                if sum != 0 {
-                    check("checksum", sum, checksum(&plain))?;
-                }
-                plain
-            }
-            (data, sum) => {
-                let data = data.unwrap_or_default();
-                check("dataChecksum", sum.unwrap_or_default(), data_checksum(&data))?;
-                serde_json::from_str(&data)?
-            }
-        };
+        let data: Data = once(text, |data| Ok(sums(data)))?;
         let block = |entry: Entry| Block {
             nodes: entry.numa_affinity.into_iter().collect(),
             kind: entry.kind,
@@ -157,6 +141,11 @@ impl MemoryState {
             policy: data.policy_name,
             nodes: data.machine_state.into_iter().map(|(id, it)| (id, node(it))).collect(),
             entries: data.entries.into_iter().map(|(uid, it)| (uid, containers(it))).collect(),
+            pods: data
+                .pod_entries
+                .into_iter()
+                .map(|(uid, pod)| (uid, pod.memory_blocks.into_iter().map(block).collect()))
+                .collect(),
         })
     }
 }
@@ -168,8 +157,18 @@ impl From<Table> for crate::MemoryTable {
     }
 }
 
+/// Sums that a file of an older kubelet may have: of the first version, which knows of no pods, and of the second, each under two names.
+fn sums(data: &Data) -> Vec<u32> {
+    let of = |name: &str, pods: bool| checksum(data, &format!("MemoryManagerCheckpoint{name}"), pods);
+    let mut sums = vec![of("", true), of("V2", true)];
+    if data.pod_entries.is_empty() {
+        sums.splice(0..0, [of("", false), of("V1", false)]);
+    }
+    sums
+}
+
 /// Over Go's dump of the value.
-fn checksum(data: &Data) -> u32 {
+fn checksum(data: &Data, name: &str, with_pods: bool) -> u32 {
     let list = |nodes: &[u32]| {
         let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         format!("[{}]", nodes.join(" "))
@@ -204,16 +203,24 @@ fn checksum(data: &Data) -> u32 {
     let pod = |(uid, it): (&String, &BTreeMap<String, Vec<Entry>>)| {
         format!("{uid}:{}", map(it.iter().map(container).collect()))
     };
-    let mut dump = String::from("(*state.MemoryManagerCheckpoint){");
-    // Writing to a text cannot fail.
-    write!(
-        dump,
-        "PolicyName:(string){} MachineState:(state.NUMANodeMap){} Entries:(state.ContainerMemoryAssignments){} Checksum:(checksum.Checksum)0}}",
+    let whole = |(uid, it): (&String, &PodEntry)| {
+        let blocks: Vec<String> = it.memory_blocks.iter().map(block).collect();
+        format!("{uid}:{{MemoryBlocks:([]state.Block)[{}]}}", blocks.join(" "))
+    };
+    let pods = if with_pods {
+        format!(
+            " PodEntries:(state.PodMemoryAssignments){}",
+            map(data.pod_entries.iter().map(whole).collect())
+        )
+    } else {
+        String::new()
+    };
+    let dump = format!(
+        "(*state.{name}){{PolicyName:(string){} MachineState:(state.NUMANodeMap){} Entries:(state.ContainerMemoryAssignments){}{pods} Checksum:(checksum.Checksum)0}}",
         data.policy_name,
         map(data.machine_state.iter().map(node).collect()),
         map(data.entries.iter().map(pod).collect())
-    )
-    .ok();
+    );
     fnv1a_32(dump.as_bytes())
 }
 
@@ -233,6 +240,21 @@ mod tests {
         }
     }
 
+    /// The second version, flat, with pods: the sum is one of upstream's own.
+    #[test]
+    fn an_older_file_with_pods_is_read() {
+        let text = r#"{"policyName":"static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":2048,"systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},"cells":[]}},"entries":{"pod":{"container1":[{"numaAffinity":[0],"type":"memory","size":512}]}},"podEntries":{"pod":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":512}]}},"checksum":1278640530}"#;
+        let state = MemoryState::from_text(text).unwrap();
+        assert_eq!(state.pods["pod"], state.entries["pod"]["container1"]);
+        assert!(
+            MemoryState::from_text(
+                &text.replace("\"size\":512}]}},\"checksum", "\"size\":511}]}},\"checksum")
+            )
+            .is_err()
+        );
+        assert_eq!(MemoryState::from_text(&state.to_text()).unwrap(), state);
+    }
+
     #[test]
     fn what_is_held_survives() {
         let table = crate::MemoryTable { total: 9, system_reserved: 1, allocatable: 8, reserved: 3, free: 5 };
@@ -245,7 +267,8 @@ mod tests {
         let state = MemoryState {
             policy: "Static".into(),
             nodes: [(0, node)].into(),
-            entries: [("u".to_owned(), [("c".to_owned(), vec![block])].into())].into(),
+            entries: [("u".to_owned(), [("c".to_owned(), vec![block.clone()])].into())].into(),
+            pods: [("u".to_owned(), vec![block])].into(),
         };
         let text = state.to_text();
         assert_eq!(MemoryState::from_text(&text).unwrap(), state);

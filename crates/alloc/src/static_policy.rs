@@ -59,6 +59,25 @@ pub enum AssignError {
         /// Of a core.
         per_core: usize,
     },
+    /// Nothing would be left of a pod's CPUs for those that share them. Upstream's reason is `EmptyPodSharedPoolError`.
+    #[error(
+        "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+    )]
+    NothingShared,
+    /// The same for an init container.
+    #[error("pod rejected, pod has shared init containers but no cpus available for them")]
+    NothingForInit,
+}
+
+/// A container of a pod that holds CPUs or memory as a whole.
+#[derive(Clone, Debug)]
+pub struct Part<T> {
+    /// Its name.
+    pub name: String,
+    /// An init container that ends before others start.
+    pub passes: bool,
+    /// What it has to itself; nothing for one that shares.
+    pub own: T,
 }
 
 /// Who holds which CPUs of a machine. Nothing is given back when a container stops, only when its pod is gone.
@@ -70,6 +89,8 @@ pub struct Static {
     /// Nobody's own.
     default: CpuSet,
     entries: Entries,
+    /// What pods hold as a whole; what their containers have is among it.
+    pools: BTreeMap<String, CpuSet>,
     /// What the pod's init containers have passed on.
     passing: BTreeMap<String, CpuSet>,
 }
@@ -80,50 +101,75 @@ impl Static {
     pub fn new(machine: Machine, reserved: CpuSet, options: Options) -> Self {
         let all = machine.all();
         let default = if options.strict_reservation { &all - &reserved } else { all };
-        let (entries, passing) = (Entries::new(), BTreeMap::new());
-        Self { machine, reserved, options, default, entries, passing }
+        let (entries, pools, passing) = (Entries::new(), BTreeMap::new(), BTreeMap::new());
+        Self { machine, reserved, options, default, entries, pools, passing }
     }
 
     /// The same with what was given out before, even where today's options would not. What cannot be so any more is left out and told
-    /// of in a sentence each: a container that runs goes on either way.
+    /// of in a sentence each: a container that runs goes on either way. `present` are the CPUs that the machine has, also those that are offline:
+    /// who holds one of these holds it still.
     #[must_use]
     pub fn restore(
         machine: Machine,
         reserved: CpuSet,
         options: Options,
+        present: &CpuSet,
         state: &CpuState,
     ) -> (Self, Vec<String>) {
         let mut this = Self::new(machine, reserved, options);
-        let all = this.machine.all();
+        let there = &this.machine.all() | present;
         let mut problems = Vec::new();
         if state.policy != "static" {
             return (this, problems);
         }
+        let wrong = |this: &Self, uid: &str, cpus: &CpuSet| -> Option<String> {
+            let gone = cpus - &there;
+            let twice = cpus & &this.held_but_by(uid);
+            if !gone.is_empty() {
+                Some(format!("{gone} are not CPUs of this machine any more"))
+            } else if !twice.is_empty() {
+                Some(format!("{twice} are another pod's"))
+            } else {
+                None
+            }
+        };
+        for (uid, cpus) in &state.pods {
+            match wrong(&this, uid, cpus) {
+                Some(wrong) => problems.push(format!("pod {uid} held CPUs {cpus}, of which {wrong}")),
+                None => {
+                    this.default = &this.default - cpus;
+                    this.pools.insert(uid.clone(), cpus.clone());
+                }
+            }
+        }
         for (uid, containers) in &state.entries {
             for (name, cpus) in containers {
-                let gone = cpus - &all;
-                let others = this.entries.iter().filter(|(other, _)| *other != uid);
-                let held: CpuSet =
-                    others.flat_map(|(_, sets)| sets.values()).flat_map(CpuSet::iter).collect();
-                let twice = cpus & &held;
-                if !gone.is_empty() {
-                    problems.push(format!("container {name} of pod {uid} held CPUs {cpus}, of which {gone} are not online any more"));
-                } else if !twice.is_empty() {
-                    problems.push(format!(
-                        "container {name} of pod {uid} held CPUs {cpus}, of which {twice} are another pod's"
-                    ));
-                } else {
-                    this.hold(uid, name, cpus.clone());
+                match wrong(&this, uid, cpus) {
+                    Some(wrong) => problems
+                        .push(format!("container {name} of pod {uid} held CPUs {cpus}, of which {wrong}")),
+                    None => this.hold(uid, name, cpus.clone()),
                 }
             }
         }
         (this, problems)
     }
 
+    /// What other pods hold.
+    fn held_but_by(&self, uid: &str) -> CpuSet {
+        let others = self.entries.iter().filter(|(other, _)| *other != uid);
+        let pools = self.pools.iter().filter(|(other, _)| *other != uid).map(|(_, cpus)| cpus);
+        others.flat_map(|(_, sets)| sets.values()).chain(pools).flat_map(CpuSet::iter).collect()
+    }
+
     /// For the file.
     #[must_use]
     pub fn state(&self) -> CpuState {
-        CpuState { policy: "static".to_owned(), default: self.default.clone(), entries: self.entries.clone() }
+        CpuState {
+            policy: "static".to_owned(),
+            default: self.default.clone(),
+            entries: self.entries.clone(),
+            pods: self.pools.clone(),
+        }
     }
 
     /// What may be given out at all, taken or not.
@@ -144,6 +190,96 @@ impl Static {
         self.entries.get(uid)?.get(container)
     }
 
+    /// What a pod holds as a whole.
+    #[must_use]
+    pub fn pool(&self, uid: &str) -> Option<&CpuSet> {
+        self.pools.get(uid)
+    }
+
+    /// What pods hold as a whole.
+    #[must_use]
+    pub fn pools(&self) -> &BTreeMap<String, CpuSet> {
+        &self.pools
+    }
+
+    /// Where a container is to run: on its own CPUs that are online, on its pod's, or where everybody runs. Whether these are others than
+    /// everybody's.
+    #[must_use]
+    pub fn place(&self, uid: &str, container: &str) -> (CpuSet, bool) {
+        let own = self.of(uid, container).or_else(|| self.pool(uid));
+        let online = own.map(|own| own & &self.machine.all()).filter(|online| !online.is_empty());
+        // A container cannot run on a CPU that is offline, nor nowhere.
+        (online.unwrap_or_else(|| self.default.clone()), own.is_some())
+    }
+
+    /// Whether a pod's CPUs are enough for those of its containers that share them.
+    ///
+    /// # Errors
+    /// Which of them would have none.
+    pub fn check_pool(total: usize, parts: &[Part<usize>]) -> Result<(), AssignError> {
+        let (mut lasting, mut shared) = (0, false);
+        for part in parts {
+            match (part.passes, part.own) {
+                (true, 0) if lasting >= total => return Err(AssignError::NothingForInit),
+                (true, _) => {}
+                (false, 0) => shared = true,
+                (false, own) => lasting += own,
+            }
+        }
+        if shared && lasting >= total { Err(AssignError::NothingShared) } else { Ok(()) }
+    }
+
+    /// Gives a pod so many CPUs as a whole, of these nodes as many as can be, and its containers theirs of them: each that asks for some to itself,
+    /// the others what is left. Nothing changes for one that has some already. Whether it was given anything.
+    ///
+    /// # Errors
+    /// When it cannot be given so many; nothing is changed then.
+    pub fn assign_pool(
+        &mut self,
+        uid: &str,
+        total: usize,
+        parts: &[Part<usize>],
+        near: Option<NodeMask>,
+    ) -> Result<bool, AssignError> {
+        if total == 0 || self.pools.contains_key(uid) {
+            return Ok(false);
+        }
+        Self::check_pool(total, parts)?;
+        let nothing = CpuSet::default();
+        self.check_cores(total, &nothing)?;
+        let pool = self.choose(total, &nothing, near)?;
+        let mut sets: BTreeMap<&str, CpuSet> = BTreeMap::new();
+        // What sidecars have is theirs from then on; what other init containers have is there again for those after them.
+        let mut left = pool.clone();
+        for part in parts {
+            if part.own > 0 {
+                let own = take(&self.machine, &left, part.own, self.packing())?;
+                if !part.passes {
+                    left = &left - &own;
+                }
+                sets.insert(&part.name, own);
+            } else if part.passes {
+                sets.insert(&part.name, left.clone());
+            }
+        }
+        for part in parts {
+            let cpus = sets.remove(part.name.as_str()).unwrap_or_else(|| left.clone());
+            self.hold(uid, &part.name, cpus);
+        }
+        self.default = &self.default - &pool;
+        self.pools.insert(uid.to_owned(), pool);
+        Ok(true)
+    }
+
+    /// Puts down what the containers of a pod that runs have, which holds CPUs as a whole.
+    pub fn adopt_pool(&mut self, uid: &str, containers: &BTreeMap<String, CpuSet>) {
+        let pool: CpuSet = containers.values().flat_map(CpuSet::iter).collect();
+        for (name, cpus) in containers {
+            self.hold(uid, name, cpus.clone());
+        }
+        self.pools.insert(uid.to_owned(), pool);
+    }
+
     /// Gives a container so many CPUs, of these nodes as many as can be; those that it has already, if it has any.
     ///
     /// # Errors
@@ -161,25 +297,7 @@ impl Static {
             None => {
                 let passing = self.passing.get(uid).cloned().unwrap_or_default();
                 self.check_cores(count, &passing)?;
-                let free = &(&self.default - &self.reserved) | &passing;
-                let group = if self.options.whole_cores { self.machine.cpus_per_core() } else { 1 };
-                let packing = Packing {
-                    by_cache: self.options.by_cache,
-                    spread: self.options.spread,
-                    over_nodes: self.options.over_nodes.then_some(group),
-                    by_socket: self.options.by_socket,
-                };
-                let aligned = near.map(|nodes| self.aligned(&free, nodes)).unwrap_or_default();
-                // What the pod holds already comes first: it must not hold more than it asks for at one time.
-                let mut cpus = CpuSet::default();
-                for pool in [&(&aligned & &passing), &aligned, &passing, &free] {
-                    let left = pool - &cpus;
-                    let missing = (count - cpus.len()).min(left.len());
-                    cpus = &cpus | &take(&self.machine, &left, missing, packing)?;
-                }
-                if cpus.len() < count {
-                    return Err(NotEnough { requested: count, available: free.len() }.into());
-                }
+                let cpus = self.choose(count, &passing, near)?;
                 self.hold(uid, container, cpus.clone());
                 cpus
             }
@@ -189,6 +307,33 @@ impl Static {
             Use::Passing => &*passing | &cpus,
             Use::Lasting => &*passing - &cpus,
         };
+        Ok(cpus)
+    }
+
+    fn packing(&self) -> Packing {
+        let group = if self.options.whole_cores { self.machine.cpus_per_core() } else { 1 };
+        Packing {
+            by_cache: self.options.by_cache,
+            spread: self.options.spread,
+            over_nodes: self.options.over_nodes.then_some(group),
+            by_socket: self.options.by_socket,
+        }
+    }
+
+    /// So many of what is nobody's or passed on, of these nodes as many as can be.
+    fn choose(&self, count: usize, passing: &CpuSet, near: Option<NodeMask>) -> Result<CpuSet, AssignError> {
+        let free = &(&self.default - &self.reserved) | passing;
+        let aligned = near.map(|nodes| self.aligned(&free, nodes)).unwrap_or_default();
+        // What the pod holds already comes first: it must not hold more than it asks for at one time.
+        let mut cpus = CpuSet::default();
+        for pool in [&(&aligned & passing), &aligned, passing, &free] {
+            let left = pool - &cpus;
+            let missing = (count - cpus.len()).min(left.len());
+            cpus = &cpus | &take(&self.machine, &left, missing, self.packing())?;
+        }
+        if cpus.len() < count {
+            return Err(NotEnough { requested: count, available: free.len() }.into());
+        }
         Ok(cpus)
     }
 
@@ -233,9 +378,11 @@ impl Static {
         let held = self.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let held: CpuSet = held.flat_map(CpuSet::iter).collect();
         let nothing = CpuSet::default();
+        let held = &held | self.pools.get(uid).unwrap_or(&nothing);
         Some(match held.len() {
-            0 => self.possible(&(&self.default - &self.reserved), &nothing, count),
             len if len == count => self.possible(&held, &nothing, count),
+            // What it holds of it already is among it.
+            len if len < count => self.possible(&(&self.default - &self.reserved), &held, count),
             _ => Vec::new(),
         })
     }
@@ -309,7 +456,8 @@ impl Static {
     /// CPUs that nobody's are but for their holder.
     #[must_use]
     pub fn exclusive(&self) -> CpuSet {
-        self.entries.values().flat_map(BTreeMap::values).flat_map(CpuSet::iter).collect()
+        let containers = self.entries.values().flat_map(BTreeMap::values);
+        containers.chain(self.pools.values()).flat_map(CpuSet::iter).collect()
     }
 
     fn count_shared(&mut self) {
@@ -325,6 +473,8 @@ impl Static {
             held.retain(|name, _| !containers.contains(name));
             if held.is_empty() {
                 self.entries.remove(uid);
+                // What the pod held as a whole goes with the last of them.
+                self.pools.remove(uid);
             }
         }
         self.passing.remove(uid);
@@ -334,7 +484,7 @@ impl Static {
     /// Takes back what a pod holds. Whether that was anything.
     pub fn release(&mut self, uid: &str) -> bool {
         self.passing.remove(uid);
-        let held = self.entries.remove(uid).is_some();
+        let held = self.entries.remove(uid).is_some() | self.pools.remove(uid).is_some();
         self.count_shared();
         held
     }
@@ -367,6 +517,7 @@ impl Static {
     pub fn keep_only(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
         let before = self.entries.len();
         self.entries.retain(|uid, _| is_there(uid));
+        self.pools.retain(|uid, _| is_there(uid));
         self.passing.retain(|uid, _| is_there(uid));
         self.count_shared();
         self.entries.len() != before

@@ -195,7 +195,7 @@ impl File {
     }
 
     fn set_aside(&self, why: BadFile) -> SetAside {
-        let moved_to = match self.move_aside() {
+        let moved_to = match move_aside(&self.path) {
             Ok(moved_to) => Some(moved_to),
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), %error, "a bad state file cannot be moved aside");
@@ -211,35 +211,12 @@ impl File {
         SetAside { path: self.path.clone(), moved_to, why }
     }
 
-    fn move_aside(&self) -> io::Result<PathBuf> {
-        let prefix = format!("{}.bad-", self.name());
-        let mut earlier = numbered_siblings(self.directory(), &prefix);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        // Two within a second, or a clock set back, must neither overwrite an earlier one nor look older than it.
-        let seconds = now.max(earlier.iter().max().map_or(0, |newest| newest.saturating_add(1)));
-        let sibling = |number: u64| self.path.with_file_name(format!("{prefix}{number}"));
-        fs::rename(&self.path, sibling(seconds))?;
-        earlier.sort_unstable();
-        let surplus = (earlier.len() + 1).saturating_sub(KEPT_SET_ASIDE);
-        for number in earlier.into_iter().take(surplus) {
-            let old = sibling(number);
-            // A directory goes only if it is empty: this crate did not make it.
-            if let Err(error) = fs::remove_file(&old).or_else(|_| fs::remove_dir(&old)) {
-                tracing::debug!(path = %old.display(), %error, "an old file that was set aside cannot be removed");
-            }
-        }
-        Ok(sibling(seconds))
-    }
-
     fn directory(&self) -> &Path {
-        match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        }
+        directory_of(&self.path)
     }
 
     fn name(&self) -> String {
-        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        name_of(&self.path)
     }
 
     fn temporary_path(&self) -> PathBuf {
@@ -247,6 +224,38 @@ impl File {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         self.directory().join(format!(".{}.{}{count}.tmp", self.name(), temporary_marker()))
     }
+}
+
+/// Renames a file that cannot be used to `<name>.bad-<unix seconds>`; where it is then.
+pub(crate) fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let prefix = format!("{}.bad-", name_of(path));
+    let mut earlier = numbered_siblings(directory_of(path), &prefix);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // Two within a second, or a clock set back, must neither overwrite an earlier one nor look older than it.
+    let seconds = now.max(earlier.iter().max().map_or(0, |newest| newest.saturating_add(1)));
+    let sibling = |number: u64| path.with_file_name(format!("{prefix}{number}"));
+    fs::rename(path, sibling(seconds))?;
+    earlier.sort_unstable();
+    let surplus = (earlier.len() + 1).saturating_sub(KEPT_SET_ASIDE);
+    for number in earlier.into_iter().take(surplus) {
+        let old = sibling(number);
+        // A directory goes only if it is empty: this crate did not make it.
+        if let Err(error) = fs::remove_file(&old).or_else(|_| fs::remove_dir(&old)) {
+            tracing::debug!(path = %old.display(), %error, "an old file that was set aside cannot be removed");
+        }
+    }
+    Ok(sibling(seconds))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 /// Gives `path` the contents of `temporary` in one step. Whether `temporary` is now what `path` was.

@@ -7,6 +7,7 @@
 //! - Reading: a file that is truncated, altered, of another kind or from a newer mainstay is renamed to
 //!   `<name>.bad-<unix seconds>` (three of them are kept) and reported as set aside; what it held is rebuilt by the caller.
 //!
+//! - [`TextFile`] is a file in upstream's format, which another kubelet reads and writes as well.
 //! - [`SealKey`] seals values that must not be readable with the state files alone.
 //!
 //! What it does not do: it keeps no copy in memory, it does not lock (one agent per root directory is ensured elsewhere),
@@ -21,6 +22,7 @@ mod error;
 mod file;
 mod seal;
 mod store;
+mod text;
 
 pub use aside::{AsideFile, files_set_aside, files_set_aside_in};
 pub use deferred::Deferred;
@@ -28,6 +30,7 @@ pub use error::{BadFile, WriteError};
 pub use file::{Durability, File, Loaded, SetAside, ensure_directory};
 pub use seal::{KeyError, SealKey, Sealed};
 pub use store::{Contents, Store};
+pub use text::{TextError, TextFile};
 
 /// The form of a state file without the file, for fuzzing.
 #[doc(hidden)]

@@ -603,9 +603,9 @@ async fn who_holds_which_devices() {
     );
     let mut held = Assignments::default();
     held.set_devices(vec![device("a", &[1])], [("uid-web".into(), "main".into(), vec![device("a", &[1])])]);
-    held.set_cpus((1..8).collect(), [("uid-web".into(), "main".into(), [1, 5].into())]);
+    held.set_cpus((1..8).collect(), [("uid-web".into(), "main".into(), [1, 5].into())], []);
     let block = MemoryBlock { kind: "memory".into(), bytes: 64 << 20, nodes: vec![1] };
-    held.set_memory(Vec::new(), [("uid-web".into(), "main".into(), vec![block])]);
+    held.set_memory(Vec::new(), [("uid-web".into(), "main".into(), vec![block])], []);
     let place = |cpu: u32| CpuPlace { core: cpu % 4, socket: cpu % 2, node: cpu % 2, cache: 0 };
     let amounts =
         MemoryAmounts { total: 1 << 30, system_reserved: 100 << 20, allocatable: 924 << 20, held: 64 << 20 };

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use mainstay_alloc::AskError;
 
-use crate::file::WriteError;
+use crate::file::KeepError;
 
 /// Why nobody can listen for device plugins.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ pub enum AdmitError {
     Gone,
     /// It cannot be written down, and would be given to another after a restart.
     #[error("cannot keep who holds which devices")]
-    File(#[source] WriteError),
+    File(#[source] KeepError),
 }
 
 /// Why a container's devices are not ready.

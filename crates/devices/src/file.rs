@@ -1,121 +1,139 @@
-//! `kubelet_internal_checkpoint`: who holds which devices, on disk.
+//! Who holds which devices, on disk: `kubelet_internal_checkpoint`, and a copy of mainstay's own for the day when that cannot be used.
+//!
+//! What a device is called only its plugin knows, and neither the runtime nor the kernel tells it of a container that runs. So that a device
+//! which is in use is not given away a second time, the book is kept twice.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::path::Path;
 
-use mainstay_alloc::Ledger;
+use mainstay_alloc::{DeviceFileError, Ledger, Unsure};
+use mainstay_checkpoint::{Durability, File, Loaded, TextError, TextFile, WriteError, ensure_directory};
 use mainstay_task::{Lane, LaneError};
-use mainstay_types::fnv1a_64;
+use serde::{Deserialize, Serialize};
 
 /// Upstream's.
 const NAME: &str = "kubelet_internal_checkpoint";
 /// What a node full of pods with the largest answers of plugins needs; more would be no such file.
 const MAX_BYTES: u64 = 512 << 20;
 /// How long the disk may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// One file, one writer.
+/// One writer.
 static LANE: Lane = Lane::new(1);
+/// Another one.
+static COPY_LANE: Lane = Lane::new(1);
 
 /// Why it is not on disk.
 #[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// The system refused.
-    #[error("cannot write {path}; is the disk full?", path = path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+pub enum KeepError {
+    /// Upstream's file.
+    #[error(transparent)]
+    File(#[from] TextError),
+    /// The copy.
+    #[error(transparent)]
+    Copy(#[from] WriteError),
     /// The disk hangs.
-    #[error("cannot write {path}", path = path.display())]
-    Slow {
-        /// Where.
-        path: PathBuf,
-        /// How it hangs.
-        source: LaneError,
-    },
+    #[error("cannot write the copy of who holds which devices")]
+    Slow(#[from] LaneError),
 }
 
-/// The file.
-#[derive(Debug)]
-pub(crate) struct CheckpointFile {
-    path: PathBuf,
-    /// A print of what was written last; held while writing, so that the newest is written last.
-    written: tokio::sync::Mutex<Option<u64>>,
+/// The copy.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    /// As in upstream's file.
+    text: String,
+    /// Who holds devices that nobody can name.
+    #[serde(default)]
+    unsure: Unsure,
 }
 
-impl CheckpointFile {
-    /// Reads what an earlier life left. A file that cannot be used is set aside, and told of in a sentence.
-    pub(crate) fn open(directory: &Path) -> (Self, Ledger, Option<String>) {
-        let path = directory.join(NAME);
-        let (ledger, problem) = match read(&path) {
-            Ok(None) => (Ledger::default(), None),
-            Ok(Some(text)) => match Ledger::from_text(&text) {
-                Ok(ledger) => (ledger, None),
-                Err(error) => (Ledger::default(), Some(set_aside(&path, &error.to_string()))),
-            },
-            Err(error) => (Ledger::default(), Some(set_aside(&path, &error.to_string()))),
-        };
-        (Self { path, written: tokio::sync::Mutex::default() }, ledger, problem)
+/// Both files.
+pub(crate) struct Files {
+    file: TextFile,
+    copy: File,
+    /// What was written last to the copy; held while writing, so that the newest is written last.
+    copied: tokio::sync::Mutex<Option<Kept>>,
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("file", &self.file).field("copy", &self.copy).finish_non_exhaustive()
     }
+}
 
-    /// Writes what `text` says when it is its turn, unless that is there already.
-    pub(crate) async fn write(&self, text: impl Fn() -> String) -> Result<(), WriteError> {
-        let mut written = self.written.lock().await;
-        let text = text();
-        let print = fnv1a_64(text.as_bytes());
-        if *written == Some(print) {
-            return Ok(());
+/// What an earlier life left.
+pub(crate) struct Opened {
+    pub(crate) files: Files,
+    pub(crate) ledger: Ledger,
+    /// Upstream's file was not there, or could not be used: pods that run may hold what nobody knows of.
+    pub(crate) lost: bool,
+    /// What is wrong, as sentences.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Files {
+    /// Reads what is there: upstream's file in `directory`, or else the copy. What cannot be used is set aside, and told of.
+    pub(crate) fn open(directory: &Path, copy: &Path) -> Opened {
+        let mut problems = Vec::new();
+        let file = TextFile::new(directory.join(NAME), MAX_BYTES, &LANE);
+        if let Some(above) = copy.parent()
+            && let Err(error) = ensure_directory(above, 0o700)
+        {
+            problems.push(error.to_string());
         }
-        // What is there is not known until it is written: a write that fails or is given up may have come through.
-        *written = None;
-        let path = self.path.clone();
-        let done = LANE.run(PATIENCE, move || replace(&path, text.as_bytes())).await;
-        let done = done.map_err(|source| WriteError::Slow { path: self.path.clone(), source })?;
-        done.map_err(|source| WriteError::Io { path: self.path.clone(), source })?;
-        *written = Some(print);
+        let copy = File::new(copy, "devices", 1, Durability::ProcessDeath);
+        let kept: Option<Kept> = match copy.load() {
+            Loaded::Absent => None,
+            Loaded::Good(kept) => Some(kept),
+            Loaded::SetAside(bad) => {
+                problems.push(bad.to_string());
+                None
+            }
+        };
+        let unsure = kept.as_ref().map(|kept| kept.unsure.clone()).unwrap_or_default();
+        let from_copy = || -> Option<Ledger> {
+            let kept = kept.as_ref()?;
+            let parsed: Result<Ledger, DeviceFileError> = Ledger::from_text(&kept.text);
+            parsed.ok()
+        };
+        let then = "who holds which devices is taken from mainstay's own copy";
+        let (ledger, lost) = match file.read(Ledger::from_text, then) {
+            Ok(Some(ledger)) => (ledger, false),
+            Ok(None) => match from_copy() {
+                // Nobody held anything, or this is the first life.
+                None => (Ledger::default(), false),
+                Some(ledger) => {
+                    let shown = file.path().display();
+                    problems.push(format!("the state file {shown} is gone; {then}"));
+                    (ledger, true)
+                }
+            },
+            Err(problem) => {
+                problems.push(problem);
+                (from_copy().unwrap_or_default(), true)
+            }
+        };
+        let mut ledger = ledger;
+        ledger.set_unsure(unsure);
+        let files = Self { file, copy, copied: tokio::sync::Mutex::default() };
+        Opened { files, ledger, lost, problems }
+    }
+
+    /// Writes what `state` says when it is its turn, unless that is there already. The copy first: what is in upstream's file is in both.
+    pub(crate) async fn write(&self, state: impl Fn() -> (String, Unsure)) -> Result<(), KeepError> {
+        {
+            let mut copied = self.copied.lock().await;
+            let (text, unsure) = state();
+            let kept = Kept { text, unsure };
+            if copied.as_ref() != Some(&kept) {
+                // What is there is not known until it is written.
+                *copied = None;
+                let (copy, value) = (self.copy.clone(), kept.clone());
+                COPY_LANE.run(PATIENCE, move || copy.write(&value)).await??;
+                *copied = Some(kept);
+            }
+        }
+        self.file.write(|| state().0).await?;
         Ok(())
-    }
-}
-
-fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::metadata(path) {
-        Ok(found) if found.len() > MAX_BYTES => Err(io::Error::other("it is too large")),
-        Ok(_) => fs::read_to_string(path).map(Some),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// As upstream writes: beside it, flushed, then in its place.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    let temporary = directory.join(format!(".{NAME}.tmp"));
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    fs::File::open(directory)?.sync_all()
-}
-
-fn set_aside(path: &Path, why: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let aside = path.with_file_name(format!("{NAME}.bad-{now}"));
-    let shown = path.display();
-    match fs::rename(path, &aside) {
-        Ok(()) => format!(
-            "the state file {shown} cannot be used ({why}); it was set aside as {}: who held which devices is not known, and pods that run \
-             keep them",
-            aside.display()
-        ),
-        Err(error) => format!("the state file {shown} cannot be used ({why}), nor set aside ({error})"),
     }
 }

@@ -43,15 +43,23 @@ use tokio::{
 };
 
 pub use error::{AdmitError, DevicesError, PrepareError};
+pub use file::KeepError;
 pub use grant::Grant;
 
-use crate::{file::CheckpointFile, plugin::Plugin, registry::Registry, socket::Directory};
+use crate::{
+    file::{Files, Opened},
+    plugin::Plugin,
+    registry::Registry,
+    socket::Directory,
+};
 
 /// What the crate works with.
 #[derive(Debug)]
 pub struct DevicesConfig {
     /// `<root>/device-plugins`.
     pub directory: PathBuf,
+    /// Where a copy of upstream's file is kept: `<root>/mainstay/devices.json`.
+    pub copy: PathBuf,
     /// Where it is told who holds what.
     pub assignments: watch::Sender<Arc<Assignments>>,
     /// How long plugins may take.
@@ -97,7 +105,7 @@ struct Inner {
     amounts: watch::Sender<Arc<ExtendedResources>>,
     assignments: watch::Sender<Arc<Assignments>>,
     directory: Directory,
-    file: CheckpointFile,
+    files: Files,
     /// What is held has changed, and nobody waits for it to be written.
     unwritten: Notify,
     /// Held while it is told what there is, so that what was true last is told last.
@@ -114,8 +122,12 @@ struct Book {
     /// What those told last that are not heard because a newer one serves their resource; should it go, that is what there is.
     unheard: BTreeMap<u64, List>,
     next_id: u64,
+    /// The file was lost, and who runs has not been looked at since.
+    lost: bool,
     /// Connections cannot be accepted.
     deaf: bool,
+    /// For which resource's plugin a pod waits right now, by its UID.
+    asking: BTreeMap<String, Arc<str>>,
     /// Resources whose plugin has gone.
     orphaned: BTreeMap<Arc<str>, Orphan>,
 }
@@ -137,23 +149,23 @@ impl Book {
 #[derive(Debug)]
 pub struct Given(Vec<Ask>);
 
-/// Takes the socket and listens for plugins. What is wrong with the kept file is returned as a sentence for the node's events.
+/// Takes the socket and listens for plugins. What is wrong with the kept files is returned as sentences for the node's events.
 ///
 /// # Errors
 /// When the directory or its socket cannot be had.
-pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Option<String>), DevicesError> {
-    let DevicesConfig { directory, assignments, patience, counters } = config;
+pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Vec<String>), DevicesError> {
+    let DevicesConfig { directory, copy, assignments, patience, counters } = config;
     let directory = Directory::open(&directory)?;
     let listener = directory.listen()?;
-    let (file, ledger, problem) = CheckpointFile::open(directory.path());
-    let book = Book { ledger, ..Book::default() };
+    let Opened { files, ledger, lost, problems } = Files::open(directory.path(), &copy);
+    let book = Book { ledger, lost, ..Book::default() };
     let devices = Devices {
         inner: Arc::new(Inner {
             book: Mutex::new(book),
             amounts: watch::channel(Arc::default()).0,
             assignments,
             directory,
-            file,
+            files,
             unwritten: Notify::new(),
             telling: Mutex::default(),
             patience,
@@ -172,7 +184,26 @@ pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Optio
             }
         });
     }
-    Ok((devices, problem))
+    Ok((devices, problems))
+}
+
+/// While it lives, a plugin is asked or waited for.
+struct Asking<'a> {
+    devices: &'a Devices,
+    uid: String,
+}
+
+impl<'a> Asking<'a> {
+    fn new(devices: &'a Devices, ask: &Ask) -> Self {
+        devices.book().asking.insert(ask.uid.clone(), Arc::clone(&ask.resource));
+        Self { devices, uid: ask.uid.clone() }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.devices.book().asking.remove(&self.uid);
+    }
 }
 
 impl Devices {
@@ -248,6 +279,34 @@ impl Devices {
         Ok(())
     }
 
+    /// Waits until the plugins of what is asked for, and not had yet, are back after a restart of mainstay, or given up.
+    pub async fn wait_for_plugins(&self, asks: &[Ask]) {
+        let mut amounts = self.resources();
+        loop {
+            amounts.mark_unchanged();
+            let awaited = {
+                let book = self.book();
+                let is_awaited = |ask: &&Ask| {
+                    book.ledger.standing(&ask.resource) == Some(Standing::Awaited)
+                        && matches!(book.ledger.look(ask), Err(AskError::Unregistered(_)))
+                };
+                asks.iter().find(is_awaited).cloned()
+            };
+            let Some(ask) = awaited else { return };
+            let _asking = Asking::new(self, &ask);
+            // Cancel safe: only a value is marked as seen.
+            if amounts.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The resource whose plugin the pod waits for right now, if it waits for one.
+    #[must_use]
+    pub fn awaited_by(&self, uid: &PodUid) -> Option<Arc<str>> {
+        self.book().asking.get(uid.as_str()).cloned()
+    }
+
     /// From which sets of NUMA nodes what is asked for could be had, a list for each.
     #[must_use]
     pub fn hints(&self, asks: &[Ask], nodes: NodeMask) -> Vec<Hints> {
@@ -268,6 +327,7 @@ impl Devices {
 
     /// Gives one container what it asks for of one resource. Whether it was given anything.
     async fn give(&self, ask: &Ask, near: Option<NodeMask>) -> Result<bool, AdmitError> {
+        let _asking = Asking::new(self, ask);
         let mut amounts = self.resources();
         let choice = loop {
             amounts.mark_unchanged();
@@ -364,6 +424,44 @@ impl Devices {
         self.book().plugin(resource).cloned()
     }
 
+    /// Whether the file of who holds what was lost, and who runs has not been looked at since.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.book().lost
+    }
+
+    /// These containers run. Of those that ask for devices of which the book, which was lost, does not say what they were given, nobody knows what
+    /// they hold: until they have ended nobody else is given any. How many they are.
+    pub fn rebuild<'a>(&self, running: impl IntoIterator<Item = (&'a Pod, &'a [String])>) -> usize {
+        let count = {
+            let mut book = self.book();
+            let mut count = 0;
+            for (pod, containers) in running {
+                for ask in asks(pod).iter().filter(|ask| containers.contains(&ask.container)) {
+                    if book.ledger.suspect(ask) {
+                        count += 1;
+                        tracing::warn!(
+                            pod.uid = ask.uid, container = ask.container, resource = %ask.resource,
+                            "nobody knows any more which devices the container was given; others are given none until it has ended"
+                        );
+                    }
+                }
+            }
+            book.lost = false;
+            count
+        };
+        self.inner.unwritten.notify_one();
+        count
+    }
+
+    /// Only these containers of the pod run. Others hold nothing that nobody can name.
+    pub fn note_running(&self, uid: &PodUid, runs: impl Fn(&str) -> bool) {
+        let changed = self.book().ledger.clear(uid.as_str(), runs);
+        if changed {
+            self.inner.unwritten.notify_one();
+        }
+    }
+
     /// Takes back what a pod holds: it has come to rest.
     pub fn release(&self, uid: &PodUid) {
         let held = self.book().ledger.release(uid.as_str());
@@ -437,12 +535,20 @@ impl Devices {
     }
 
     /// Puts the book on disk as it is now.
-    async fn save(&self) -> Result<(), file::WriteError> {
-        self.inner.file.write(|| self.book().ledger.to_text()).await
+    async fn save(&self) -> Result<(), KeepError> {
+        let state = || {
+            let book = self.book();
+            (book.ledger.to_text(), book.ledger.unsure().clone())
+        };
+        self.inner.files.write(state).await
     }
 
     /// For what nobody waits for.
     async fn save_or_tell(&self) {
+        // Nothing is written over what is still to be rebuilt.
+        if self.is_lost() {
+            return;
+        }
         if let Err(error) = self.save().await {
             tracing::warn!(%error, "who holds which devices is not on disk; it is tried again with the next change");
         }

@@ -37,6 +37,16 @@ struct Fake {
     has_no_options: bool,
     /// It has a third one.
     has_three: bool,
+    /// It cannot say what it has.
+    lists_nothing: bool,
+    /// How often it was called.
+    called: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Fake {
+    fn count(&self) {
+        self.called.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 type Lists = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
@@ -47,6 +57,7 @@ impl DevicePlugin for Fake {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
+        self.count();
         if self.has_no_options {
             return Err(Status::internal("no idea"));
         }
@@ -56,6 +67,10 @@ impl DevicePlugin for Fake {
     type ListAndWatchStream = Lists;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Lists>, Status> {
+        self.count();
+        if self.lists_nothing {
+            return Err(Status::internal("no list"));
+        }
         let device = |id: &str| Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None };
         let mut devices = vec![device("a"), device("b")];
         devices.extend(self.has_three.then(|| device("c")));
@@ -77,6 +92,7 @@ impl DevicePlugin for Fake {
     }
 
     async fn allocate(&self, _: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        self.count();
         if self.hangs {
             std::future::pending::<()>().await;
         }
@@ -115,8 +131,11 @@ fn world(root: &Path, patience: Patience) -> World {
     let (sender, assignments) = watch::channel(Arc::default());
     let directory = root.join("device-plugins");
     let counters = Arc::default();
-    let config = DevicesConfig { directory: directory.clone(), assignments: sender, patience, counters };
-    let (devices, problem) = start(config, &tasks).unwrap();
+    let copy = root.join("mainstay/devices.json");
+    let config =
+        DevicesConfig { directory: directory.clone(), copy, assignments: sender, patience, counters };
+    let (devices, problems) = start(config, &tasks).unwrap();
+    let problem = problems.into_iter().next();
     World { directory, tasks, devices, problem, assignments }
 }
 
@@ -200,6 +219,26 @@ async fn a_plugin_that_hangs_costs_its_pod_the_deadline() {
     world.end().await;
 }
 
+/// D6: one that cannot say what it has offers nothing, and is not called again.
+#[tokio::test]
+async fn d6_one_that_lists_nothing_is_not_called_again() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let fake = Fake { lists_nothing: true, ..Fake::default() };
+    let _plugin = world.plug(fake.clone()).await.unwrap();
+    world.has(0, 0).await;
+    let gone = async {
+        while !world.devices.book().plugins.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, gone).await.unwrap();
+    let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
+    assert_eq!(error, "cannot allocate unregistered device example.com/dev");
+    assert_eq!(fake.called.load(std::sync::atomic::Ordering::Relaxed), 2);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_answer_without_contents_is_none() {
     let root = tempfile::tempdir().unwrap();
@@ -222,6 +261,7 @@ async fn one_that_cannot_say_what_it_can_do_is_not_taken() {
     world.end().await;
 }
 
+/// D7 and D29.
 #[tokio::test]
 async fn one_that_goes_is_remembered_for_a_while() {
     let root = tempfile::tempdir().unwrap();
@@ -279,6 +319,7 @@ async fn after_a_restart_plugins_are_waited_for_and_not_for_ever() {
     third.end().await;
 }
 
+/// D34.
 #[tokio::test]
 async fn a_broken_file_is_set_aside_and_sockets_of_before_are_removed() {
     let root = tempfile::tempdir().unwrap();
@@ -303,6 +344,68 @@ async fn a_broken_file_is_set_aside_and_sockets_of_before_are_removed() {
     world.end().await;
 }
 
+/// What was lost is in mainstay's own copy; where that is lost too, nobody is given what somebody may hold.
+#[tokio::test]
+async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, copy) = (
+        root.path().join("device-plugins/kubelet_internal_checkpoint"),
+        root.path().join("mainstay/devices.json"),
+    );
+    let first = world(root.path(), Patience::default());
+    let _plugin = first.plug(Fake::default()).await.unwrap();
+    first.has(2, 2).await;
+    first.devices.admit(&pod("p", 1)).await.unwrap();
+    first.end().await;
+    let whole = std::fs::read_to_string(&file).unwrap();
+
+    for lose in
+        [|file: &Path| std::fs::write(file, "{").unwrap(), |file: &Path| std::fs::remove_file(file).unwrap()]
+    {
+        lose(&file);
+        let second = world(root.path(), Patience::default());
+        assert!(second.problem.as_ref().unwrap().contains("mainstay's own copy"), "{:?}", second.problem);
+        assert!(second.devices.is_lost() && !second.devices.is_due(&pod("p", 1)), "it has what it had");
+        let (runs, names) = (pod("p", 1), ["c".to_owned()]);
+        let running = [(&runs, names.as_slice())];
+        assert_eq!(second.devices.rebuild(running), 0, "nothing is unknown");
+        let _plugin = second.plug(Fake::default()).await.unwrap();
+        second.has(2, 2).await;
+        second.devices.admit(&pod("q", 1)).await.unwrap();
+        let told = second.assignments.borrow().clone();
+        let id = |uid: &str| told.pods[&PodUid::from(uid)].containers["c"].devices[0].id.to_string();
+        assert_eq!((id("p"), id("q")), ("a".to_owned(), "b".to_owned()));
+        second.devices.release(&PodUid::from("q"));
+        second.end().await;
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), whole);
+    }
+
+    std::fs::write(&file, "{").unwrap();
+    std::fs::write(&copy, "{").unwrap();
+    let third = world(root.path(), Patience::default());
+    assert!(third.devices.is_lost());
+    let (runs, names) = (pod("p", 1), ["c".to_owned()]);
+    let running = [(&runs, names.as_slice())];
+    assert_eq!(third.devices.rebuild(running), 1);
+    third.end().await;
+    // Also after another restart, of which the files say nothing is wrong.
+    let fourth = world(root.path(), Patience::default());
+    assert!(fourth.problem.is_none() && !fourth.devices.is_lost());
+    let _plugin = fourth.plug(Fake::default()).await.unwrap();
+    fourth.has(2, 2).await;
+    assert!(!fourth.devices.is_due(&pod("p", 1)), "it runs with what it has");
+    let refused = fourth.devices.admit(&pod("q", 1)).await.unwrap_err().to_string();
+    assert!(refused.starts_with("container c of pod p holds devices of example.com/dev"), "{refused}");
+    // It runs on, then it ends: its own container is given some, then so is everybody.
+    fourth.devices.note_running(&PodUid::from("p"), |name| name == "c");
+    assert!(!fourth.devices.is_due(&pod("p", 1)));
+    fourth.devices.note_running(&PodUid::from("p"), |_| false);
+    assert!(fourth.devices.is_due(&pod("p", 1)));
+    fourth.devices.admit(&pod("p", 1)).await.unwrap();
+    fourth.devices.admit(&pod("q", 1)).await.unwrap();
+    fourth.end().await;
+}
+
 #[tokio::test]
 async fn noise_on_the_socket_is_the_callers_trouble() {
     let root = tempfile::tempdir().unwrap();
@@ -324,6 +427,7 @@ async fn noise_on_the_socket_is_the_callers_trouble() {
     world.end().await;
 }
 
+/// D26.
 #[test]
 fn answers_of_several_plugins_are_put_together() {
     let answer = |at: &str| ContainerAllocateResponse {

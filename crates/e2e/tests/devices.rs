@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, with};
+use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, sh, with};
 use mainstay_testkit::{Flavor, mainstay_binary, tool, wait_until};
 use serde_json::{Value, json};
 
@@ -97,6 +97,7 @@ fn sees(world: &World, pod: &PodSeen, ids: &str) {
     assert_eq!(inspected["status"]["annotations"]["example.com/devices"], ids);
 }
 
+/// D3, D4, R16, R18 and R19.
 #[test]
 fn a_pod_is_given_what_it_asks_for() {
     for flavor in Flavor::ALL {
@@ -150,6 +151,7 @@ fn a_pod_is_given_what_it_asks_for() {
     }
 }
 
+/// D8, D23 and D33.
 #[test]
 fn a_plugin_is_asked_what_goes_together_and_before_each_start() {
     let world = World::start(Flavor::Debian16).unwrap();
@@ -168,6 +170,7 @@ fn a_plugin_is_asked_what_goes_together_and_before_each_start() {
     assert_eq!(work(&plugin), expected);
 }
 
+/// D5, D8 and D11.
 #[test]
 fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     let world = World::start(Flavor::Debian16).unwrap();
@@ -177,8 +180,19 @@ fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     let first = world.running("pod").unwrap();
     holds(&world, "pod", &["a"]);
 
+    // R25: GetAllocatableResources has those that are healthy.
+    let allocatable = |count: usize| {
+        wait_until(SOON, &format!("{count} devices that may be given out"), || {
+            let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+            let found = all["devices"].as_array().map_or(0, Vec::len);
+            if found == count { Ok(()) } else { Err(all.to_string()) }
+        })
+        .unwrap();
+    };
+    allocatable(2);
     plugin.have(&devices(&["-a", "b"])).unwrap();
     node_has(&world, "1", "2");
+    allocatable(1);
     plugin.kill();
     node_has(&world, "0", "2");
     // Its container is made again with what it had, though nobody is there to ask.
@@ -189,6 +203,7 @@ fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     plugin.have(&devices(&["a", "b", "c"])).unwrap();
     plugin.start().unwrap();
     node_has(&world, "3", "3");
+    allocatable(3);
     world.put("other", wants(2)).unwrap();
     world.running("other").unwrap();
     holds(&world, "other", &["b", "c"]);
@@ -198,6 +213,7 @@ fn what_happens_to_a_plugin_does_not_happen_to_pods() {
     assert_eq!(world.node.get("/healthz/device-plugin").unwrap(), "ok");
 }
 
+/// D9, D12, D13 the other way (who is new waits), D15 and R18.
 #[test]
 fn a_restart_of_mainstay_changes_nothing() {
     let mut world = World::start(Flavor::Debian16).unwrap();
@@ -240,7 +256,131 @@ fn a_restart_of_mainstay_changes_nothing() {
     node_has(&world, "3", "3");
     holds(&world, "stays", &["a"]);
     holds(&world, "comes", &["b", "c"]);
-    assert_eq!(world.running("stays").unwrap().id("c"), before.id("c"));
+    let stays = world.running("stays").unwrap();
+    assert_eq!(stays.id("c"), before.id("c"));
+    // D10: a container that is made anew after that has the same one.
+    end(&world, &stays);
+    let again = world.wait("stays", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    sees(&world, &again, "a");
+    holds(&world, "stays", &["a"]);
+
+    // D14: what has run to its end is over, whatever becomes of its plugin.
+    world.take_away("comes").unwrap();
+    world.gone("comes").unwrap();
+    let resources = json!({ "resources": { "limits": { RESOURCE: 1 } } });
+    let job = json!({ "restartPolicy": "Never", "containers": [with(sh("c", "true"), resources)] });
+    world.put("job", job).unwrap();
+    let done = world.wait("job", "its end", |pod| pod.phase() == "Succeeded").unwrap();
+    let file = world.node.root().join("mainstay/pods").join(format!("{}.json", done.uid()));
+    wait_until(SOON, "that it is over is on disk", || {
+        let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        if text.to_lowercase().contains("succeeded") { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+    world.node.kill9();
+    plugin.kill();
+    world.node.start_again().unwrap();
+    let after = world.wait("job", "what became of it", |pod| !pod.phase().is_empty()).unwrap();
+    assert_eq!((after.phase(), after.uid()), ("Succeeded", done.uid()));
+    node_has(&world, "0", "0");
+    assert_eq!(world.named("job").unwrap()[0].phase(), "Succeeded");
+}
+
+/// Waits until the node says that this file had to be set aside.
+#[track_caller]
+fn was_set_aside(world: &World, name: &str) {
+    world
+        .node
+        .wait_for(SOON, "the condition StateIntact", |_| {
+            let text = world.node.get("/mainstay/v1/node").map_err(|error| format!("{error:#}"))?;
+            let shown: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let conditions = shown["conditions"].as_array().cloned().unwrap_or_default();
+            let found = conditions.into_iter().find(|it| it["type"] == "StateIntact");
+            let message = found.filter(|it| it["status"] == "False").map(|it| it["message"].to_string());
+            if message.is_some_and(|message| message.contains(&format!("{name}.bad-"))) {
+                Ok(())
+            } else {
+                Err(text)
+            }
+        })
+        .unwrap();
+}
+
+/// A device in use is given to nobody else, whatever becomes of the file that says who holds it.
+#[test]
+fn a_lost_file_of_devices_is_rebuilt() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    let _plugin = plugin(&world, &["a", "b", "c"]);
+    node_has(&world, "3", "3");
+    for (name, device) in [("one", "a"), ("two", "b")] {
+        world.put(name, wants(1)).unwrap();
+        world.running(name).unwrap();
+        holds(&world, name, &[device]);
+    }
+    let before = ["one", "two"].map(|name| world.running(name).unwrap().id("c").to_owned());
+    let file = world.node.root().join("device-plugins/kubelet_internal_checkpoint");
+    let copy = world.node.root().join("mainstay/devices.json");
+    let unchanged = |world: &World| {
+        node_has(world, "3", "3");
+        holds(world, "one", &["a"]);
+        holds(world, "two", &["b"]);
+        let after = ["one", "two"].map(|name| world.running(name).unwrap());
+        assert_eq!(after.each_ref().map(|pod| pod.id("c")), before.each_ref().map(String::as_str));
+    };
+
+    // Cut off: what was given is what it was, and a new pod is given what is left.
+    world.node.kill9();
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    world.node.start_again().unwrap();
+    unchanged(&world);
+    was_set_aside(&world, "kubelet_internal_checkpoint");
+    world.node_event("StateFileSetAside", "kubelet_internal_checkpoint").unwrap();
+    world.put("three", wants(1)).unwrap();
+    sees(&world, &world.running("three").unwrap(), "c");
+    holds(&world, "three", &["c"]);
+    world.take_away("three").unwrap();
+    world.gone("three").unwrap();
+
+    // Gone without a trace.
+    world.node.kill9();
+    fs::remove_file(&file).unwrap();
+    world.node.start_again().unwrap();
+    unchanged(&world);
+    wait_until(SOON, "the file is there again", || {
+        let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        if before.len() == text.matches("PodUID").count() { Ok(()) } else { Err(text) }
+    })
+    .unwrap();
+
+    // Lost twice: nobody can tell what the two hold, so nobody is given anything until they have ended.
+    world.node.kill9();
+    fs::write(&file, "[]").unwrap();
+    fs::write(&copy, "{}").unwrap();
+    world.node.start_again().unwrap();
+    node_has(&world, "3", "3");
+    was_set_aside(&world, "devices.json");
+    world.put("four", wants(1)).unwrap();
+    let refused = world
+        .wait("four", "its refusal", |pod| {
+            pod.text("/status/message").contains("the file that said which was lost")
+        })
+        .unwrap();
+    assert_eq!((refused.phase(), refused.text("/status/reason")), ("Failed", "UnexpectedAdmissionError"));
+    let after = ["one", "two"].map(|name| world.running(name).unwrap());
+    assert_eq!(after.each_ref().map(|pod| pod.id("c")), before.each_ref().map(String::as_str));
+    // A container of theirs that is made anew would be given what the other may hold: it waits as well.
+    world.take_away("one").unwrap();
+    world.gone("one").unwrap();
+    end(&world, &after[1]);
+    let again = world.wait("two", "its restart", |pod| pod.restarts("c") == 1 && pod.runs("c")).unwrap();
+    let four = world.running("four").unwrap();
+    let given = [&again, &four].map(|pod| world.exec(pod, "c", "echo $TEST_DEVICES").unwrap());
+    assert_ne!(given[0], given[1], "which of them was first is left to chance");
+    sees(&world, &again, &given[0]);
+    sees(&world, &four, &given[1]);
+    holds(&world, "two", &[&given[0]]);
+    holds(&world, "four", &[&given[1]]);
 }
 
 #[test]

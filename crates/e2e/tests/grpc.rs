@@ -51,6 +51,7 @@ fn web() -> Value {
     })
 }
 
+/// P2, P3, P6 and P12.
 #[test]
 fn pods_and_their_conditions_in_another_language() {
     for flavor in Flavor::ALL {
@@ -196,6 +197,7 @@ fn check_conditions(world: &World, seen: &PodSeen) {
     all_counted(&world.node, &expected);
 }
 
+/// P4, P5, P10 and P14.
 #[test]
 fn a_watch_tells_what_happens_to_pods() {
     let world = World::start(Flavor::Debian16).unwrap();
@@ -273,6 +275,7 @@ fn a_watch_tells_what_happens_to_pods() {
     .unwrap();
 }
 
+/// R1, R2, R5, R6, R8, R9, R10, R11, R14, R15, R16 and R22.
 #[test]
 fn who_holds_what() {
     let world = World::start(Flavor::Debian16).unwrap();
@@ -332,6 +335,7 @@ fn who_holds_what() {
     all_counted(&world.node, &expected);
 }
 
+/// P11 and R12.
 #[test]
 fn what_is_switched_off_is_not_there() {
     let mut world = World::start(Flavor::Debian16).unwrap();
@@ -374,6 +378,7 @@ fn what_is_switched_off_is_not_there() {
     assert!(!root.join(SOCKETS[2]).exists(), "it goes with mainstay");
 }
 
+/// P7 the other way (a restart is no evidence) and P13.
 #[test]
 fn a_restart_is_never_seen_as_a_pod_that_is_not_ready() {
     let mut world = World::start(Flavor::Debian16).unwrap();
@@ -451,6 +456,7 @@ fn nothing_is_told_before_everything_is_known() {
     node.kill9();
 }
 
+/// R21.
 #[test]
 fn one_who_asks_too_often_takes_nothing_from_others() {
     let world = World::start(Flavor::Debian16).unwrap();

@@ -109,6 +109,7 @@ fn metric(world: &World, name: &str) -> String {
     line.unwrap_or("none").to_owned()
 }
 
+/// R3, R4, R5, R7, R17, C22, C24 and C27.
 #[test]
 fn a_container_has_cpus_to_itself() {
     for flavor in Flavor::ALL {
@@ -181,6 +182,7 @@ fn a_container_has_cpus_to_itself() {
     }
 }
 
+/// C23.
 #[test]
 fn reserved_cpus_may_be_kept_from_everybody() {
     let strict = fixed(", cpuManagerPolicyOptions: {strict-cpu-reservation: \"true\"}");
@@ -235,6 +237,7 @@ fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
     world.node_event("StateFileSetAside", "cpu_manager_state").unwrap();
 }
 
+/// R23 and R24.
 #[test]
 fn memory_is_counted_by_numa_node() {
     let memory = fixed(
@@ -264,6 +267,252 @@ fn memory_is_counted_by_numa_node() {
     world.node.start_again().unwrap();
     holds(&world, "own", "memory", &block);
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
+
+    // Cut off; changed; of another machine: looked up from the containers that run.
+    let elsewhere = r#"{"policyName":"Static","machineState":{},"entries":{"UID":{"c":[{"numaAffinity":[9],"type":"memory","size":1}]}},"checksum":0}"#;
+    for bad in [
+        text.trim_end_matches('}').to_owned(),
+        text.replace("Static", "Statio"),
+        elsewhere.replace("UID", own.uid()),
+    ] {
+        world.node.kill9();
+        fs::write(&file, bad).unwrap();
+        world.node.start_again().unwrap();
+        holds(&world, "own", "memory", &block);
+        wait_until(SOON, "the file is whole again", || {
+            let found = fs::read_to_string(&file).map_err(|error| error.to_string())?;
+            if found == text { Ok(()) } else { Err(found) }
+        })
+        .unwrap();
+        let after = world.running("own").unwrap();
+        assert_eq!((after.id("c"), after.restarts("c")), (own.id("c"), 0));
+        was_set_aside(&world, "memory_manager_state");
+    }
+    world.node_event("StateFileSetAside", "memory_manager_state").unwrap();
+}
+
+/// Waits until the node says that this file had to be set aside.
+#[track_caller]
+fn was_set_aside(world: &World, name: &str) {
+    let node = world
+        .node
+        .wait_for(SOON, "the condition", |_| {
+            let text = world.node.get("/mainstay/v1/node").map_err(|error| format!("{error:#}"))?;
+            let shown: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let conditions = shown["conditions"].as_array().cloned().unwrap_or_default();
+            let found = conditions.into_iter().find(|it| it["type"] == "StateIntact");
+            let said = found.filter(|it| it["status"] == "False");
+            said.filter(|it| it["message"].to_string().contains(name)).ok_or(text)
+        })
+        .unwrap();
+    let message = node["message"].as_str().unwrap();
+    assert!(message.contains(&format!("{name}.bad-")), "{message}");
+}
+
+/// A machine of two NUMA nodes: the kernel's description of the real one's CPUs by node is put in its place for mainstay alone, in a mount namespace of
+/// its own. The first CPU, which is the system's, is on the first node; all others are on the second.
+#[test]
+fn what_lies_together_on_a_machine_of_two_nodes() {
+    use std::os::unix::fs::PermissionsExt as _;
+    const RESOURCE: &str = "example.com/dev";
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let described = containerd.dir().join("node");
+    let others = if last_cpu() == 1 { "1\n".to_owned() } else { format!("1-{}\n", last_cpu()) };
+    for (node, cpus) in [(0, "0\n"), (1, others.as_str())] {
+        let dir = described.join(format!("node{node}"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("cpulist"), cpus).unwrap();
+        fs::write(dir.join("meminfo"), format!("Node {node} MemTotal:  8388608 kB\n")).unwrap();
+        fs::write(dir.join("distance"), if node == 0 { "10 20\n" } else { "20 10\n" }).unwrap();
+    }
+    let program = containerd.dir().join("mainstay-on-two-nodes");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount --propagation slave sh -c 'mount --bind {} /sys/devices/system/node && exec {} \"$@\"' sh \"$@\"\n",
+        described.display(),
+        mainstay_binary().unwrap().display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config =
+        "{cpuManagerPolicy: static, reservedSystemCPUs: \"0\", topologyManagerPolicy: single-numa-node}";
+    let node = Node::builder().containerd(&containerd).config(config).program(&program).start().unwrap();
+    let mut world = World { node, containerd };
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
+    let plugin =
+        if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") };
+    let devices = json!([
+        { "id": "a", "healthy": true, "nodes": [0] },
+        { "id": "b", "healthy": true, "nodes": [1] },
+        { "id": "c", "healthy": true, "nodes": [0] },
+    ]);
+    let mut plugin = DevicePlugin::new(plugin, &world.node, RESOURCE, &devices).unwrap();
+    plugin.start().unwrap();
+    wait_until(SOON, "three devices", || {
+        let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+        if all["devices"].as_array().map(Vec::len) == Some(3) { Ok(()) } else { Err(all.to_string()) }
+    })
+    .unwrap();
+    let wants = |count: u32, cpu: bool| {
+        let mut list = json!({ RESOURCE: count });
+        if cpu {
+            list = with(list, json!({ "cpu": "1", "memory": "64Mi" }));
+        }
+        let resources = json!({ "resources": { "requests": list, "limits": list } });
+        json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] })
+    };
+    let entry = |id: &str, node: u32| {
+        let topology = json!({ "nodes": [{ "ID": node.to_string() }] });
+        json!({ "resource_name": RESOURCE, "device_ids": [id], "topology": topology })
+    };
+    // CPUs are to be had on the second node only, so the device is one of there, though others come first.
+    world.put("both", wants(1, true)).unwrap();
+    runs_on(&world, "", &world.running("both").unwrap(), "1");
+    holds(&world, "both", "devices", &json!([entry("b", 1)]));
+    // Two that are left lie together.
+    world.put("pair", wants(2, false)).unwrap();
+    world.running("pair").unwrap();
+    holds(&world, "pair", "devices", &json!([entry("a", 0), entry("c", 0)]));
+    world.take_away("pair").unwrap();
+    world.gone("pair").unwrap();
+
+    // After a restart it is waited for the plugin before anything is chosen: where devices lie only it can tell.
+    world.node.kill9();
+    plugin.kill();
+    world.take_away("both").unwrap();
+    world.put("late", wants(1, true)).unwrap();
+    world.put("alone", wants(2, false)).unwrap();
+    world.node.start_again().unwrap();
+    world.gone("both").unwrap();
+    for name in ["late", "alone"] {
+        world.wait(name, "its wait", |pod| pod.waits("c") == "WaitingForDevicePlugin").unwrap();
+    }
+    plugin.start().unwrap();
+    runs_on(&world, "", &world.running("late").unwrap(), "1");
+    holds(&world, "late", "devices", &json!([entry("b", 1)]));
+    world.running("alone").unwrap();
+    holds(&world, "alone", "devices", &json!([entry("a", 0), entry("c", 0)]));
+}
+
+/// A pod that says itself what it needs has CPUs and memory as a whole: C29 to C31 and R26.
+#[test]
+fn a_pod_has_cpus_and_memory_as_a_whole() {
+    let config = |scope: &str| {
+        fixed(&format!(
+            ", featureGates: {{PodLevelResourceManagers: true}}, topologyManagerPolicy: restricted, topologyManagerScope: {scope}, memoryManagerPolicy: Static, systemReserved: {{memory: 100Mi}}, evictionHard: {{memory.available: 28Mi}}, reservedMemory: [{{numaNode: 0, limits: {{memory: 128Mi}}}}]"
+        ))
+    };
+    let whole = |containers: Value| {
+        let list = json!({ "cpu": "1", "memory": "128Mi" });
+        json!({
+            "terminationGracePeriodSeconds": 1, "containers": containers,
+            "resources": { "requests": list, "limits": list },
+        })
+    };
+    let own = |memory: &str| {
+        let list = json!({ "cpu": "1", "memory": memory });
+        json!({ "resources": { "requests": list, "limits": list } })
+    };
+    let of = |world: &World, pod: &str| -> Result<Value, String> {
+        let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+        let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
+        pods.into_iter().find(|it| it["name"] == world.full_name(pod)).ok_or_else(|| list.to_string())
+    };
+    let block = |bytes: u64| json!([{ "memory_type": "memory", "size": bytes.to_string(), "topology": { "nodes": [{ "ID": "0" }] } }]);
+
+    let mut world = World::with_config(Flavor::Debian16, &config("pod")).unwrap();
+    world.put("shares", whole(json!([idle("c"), idle("d")]))).unwrap();
+    let pod = world.running("shares").unwrap();
+    let files = pod_cgroup(&world, "", &pod);
+    // Both run on the pod's one CPU; the pod has no quota.
+    for name in ["c", "d"] {
+        wait_until(SOON, "the pod's CPU", || {
+            let found = files.container(pod.id(name)).cpus();
+            if found == "0" { Ok(()) } else { Err(found) }
+        })
+        .unwrap();
+        assert_eq!(files.container(pod.id(name)).memory_nodes(), "0");
+    }
+    assert_eq!(files.quota(), None);
+    let told = |world: &World| {
+        wait_until(SOON, "R26", || {
+            let told = of(world, "shares")?;
+            let empty = |it: &Value| it.is_null() || *it == json!([]);
+            let containers = told["containers"].as_array().cloned().unwrap_or_default();
+            let alone = containers.iter().any(|it| !empty(&it["cpu_ids"]) || !empty(&it["memory"]));
+            let fits = told["cpu_ids"] == json!(["0"]) && told["memory"] == block(128 << 20);
+            if fits && containers.len() == 2 && !alone { Ok(()) } else { Err(told.to_string()) }
+        })
+        .unwrap();
+    };
+    told(&world);
+    let read = |world: &World| {
+        ["cpu_manager_state", "memory_manager_state"]
+            .map(|name| fs::read_to_string(world.node.root().join(name)).unwrap_or_default())
+    };
+    let files_before = read(&world);
+    let kept: Value = serde_json::from_str(&files_before[0]).unwrap();
+    let data: Value = serde_json::from_str(kept["data"].as_str().unwrap()).unwrap();
+    assert_eq!(data["podEntries"], json!({ pod.uid(): { "cpuSet": "0" } }));
+    assert_eq!(data["entries"], json!({ pod.uid(): { "c": "0", "d": "0" } }));
+    assert_eq!(kept["podEntries"], Value::Null);
+    let total = |name: &str| metric(&world, &format!("kubelet_resource_manager_{name}"));
+    assert_eq!(total("allocations_total{resource_name=\"cpu\",source=\"pod\"}"), "2");
+    assert_eq!(
+        total("container_assignments_total{resource_name=\"memory\",assignment_type=\"pod_shared\"}"),
+        "2"
+    );
+    // A restart changes nothing; nor do lost files.
+    for lose in [false, true] {
+        world.node.kill9();
+        if lose {
+            for name in ["cpu_manager_state", "memory_manager_state"] {
+                fs::write(world.node.root().join(name), "{").unwrap();
+            }
+        }
+        world.node.start_again().unwrap();
+        told(&world);
+        wait_until(SOON, "the files", || {
+            let found = read(&world);
+            if found == files_before { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .unwrap();
+        assert_eq!(world.running("shares").unwrap().id("c"), pod.id("c"));
+    }
+    // C31: with the pod all of it goes.
+    world.take_away("shares").unwrap();
+    world.gone("shares").unwrap();
+    kept_nothing(&world);
+
+    // C30: nothing would be left for the one that shares.
+    world.put("greedy", whole(json!([with(idle("c"), own("64Mi")), idle("d")]))).unwrap();
+    let refused = world.wait("greedy", "its refusal", |pod| pod.phase() == "Failed").unwrap();
+    assert_eq!(refused.text("/status/reason"), "TopologyAffinityError");
+    let words = "Pod was rejected: Pod Scope pod with pod-level resources failed admission under pod-scope topology manager";
+    assert_eq!(refused.text("/status/message"), words);
+    world.take_away("greedy").unwrap();
+
+    // In the scope of containers it is let in, and the pod has nothing as a whole.
+    let world = World::with_config(Flavor::Debian16, &config("container")).unwrap();
+    world.put("greedy", whole(json!([with(idle("c"), own("64Mi")), idle("d")]))).unwrap();
+    world.running("greedy").unwrap();
+    wait_until(SOON, "what its container has to itself", || {
+        let told = of(&world, "greedy")?;
+        let empty = |it: &Value| it.is_null() || *it == json!([]);
+        let first = &told["containers"][0];
+        let fits = first["cpu_ids"] == json!(["0"]) && first["memory"] == block(64 << 20);
+        if fits && empty(&told["cpu_ids"]) && empty(&told["memory"]) { Ok(()) } else { Err(told.to_string()) }
+    })
+    .unwrap();
+}
+
+/// Waits until the files say that nobody holds anything.
+#[track_caller]
+fn kept_nothing(world: &World) {
+    wait_until(SOON, "nobody holds anything", || {
+        let text = state(world);
+        if text.contains("ntries") { Err(text) } else { Ok(()) }
+    })
+    .unwrap();
 }
 
 #[test]

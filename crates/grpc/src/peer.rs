@@ -3,15 +3,26 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use mainstay_types::fnv1a_64;
 use tokio::net::UnixStream;
+
+use crate::wire::{Code, Status};
 
 /// Connections that a socket has at once.
 const MAX_CONNECTIONS: usize = 1024;
 /// Those of one peer.
 const MAX_PEER_CONNECTIONS: usize = 512;
+/// Streams of one peer.
+const MAX_PEER_STREAMS: usize = 512;
+/// Streams of all of them.
+const MAX_STREAMS: usize = 2048;
+/// Different field masks that a peer uses at a time: each is work for every pod.
+const MAX_PEER_MASKS: usize = 8;
+/// How long a mask counts as used.
+const MASK_MEMORY: Duration = Duration::from_secs(60);
 /// Peers that are remembered beyond those that are connected.
 const MAX_IDLE_PEERS: usize = 256;
 
@@ -81,6 +92,9 @@ struct Known {
     tokens: f64,
     at: Instant,
     connections: usize,
+    streams: usize,
+    /// Field masks, by a print of each, and when they were last used.
+    masks: Vec<(u64, Instant)>,
 }
 
 impl Peers {
@@ -97,12 +111,16 @@ impl Peers {
         if known.len() > MAX_IDLE_PEERS && !known.contains_key(&peer) {
             // Whose bucket is full again is as good as unknown.
             let rate = self.rate;
-            known.retain(|_, known| known.connections > 0 || known.refilled(rate, now) < rate.burst);
+            known.retain(|_, known| {
+                known.connections > 0 || known.streams > 0 || known.refilled(rate, now) < rate.burst
+            });
         }
         let entry = known.entry(peer.clone()).or_insert_with(|| Known {
             tokens: self.rate.burst,
             at: now,
             connections: 0,
+            streams: 0,
+            masks: Vec::new(),
         });
         if entry.connections >= MAX_PEER_CONNECTIONS {
             return None;
@@ -110,6 +128,34 @@ impl Peers {
         entry.connections += 1;
         drop(known);
         Some(Place { peers: Arc::clone(self), peer })
+    }
+
+    /// A place for a stream; `None` when the peer, or all together, have too many.
+    fn enter_stream(self: &Arc<Self>, peer: &Peer) -> Option<StreamPlace> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.values().map(|known| known.streams).sum::<usize>() >= MAX_STREAMS {
+            return None;
+        }
+        let own = known.get_mut(peer).filter(|known| known.streams < MAX_PEER_STREAMS)?;
+        own.streams += 1;
+        drop(known);
+        Some(StreamPlace { peers: Arc::clone(self), peer: peer.clone() })
+    }
+
+    /// Whether the peer may use this field mask beside those that it uses.
+    fn take_mask(&self, peer: &Peer, print: u64, now: Instant) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = known.get_mut(peer) else { return false };
+        own.masks.retain(|(_, used)| now.saturating_duration_since(*used) < MASK_MEMORY);
+        if let Some((_, used)) = own.masks.iter_mut().find(|(mask, _)| *mask == print) {
+            *used = now;
+            return true;
+        }
+        let has_room = own.masks.len() < MAX_PEER_MASKS;
+        if has_room {
+            own.masks.push((print, now));
+        }
+        has_room
     }
 
     /// Whether the peer may ask once more.
@@ -145,6 +191,45 @@ impl Place {
     pub(crate) fn may_ask(&self) -> bool {
         self.peers.take(&self.peer, Instant::now())
     }
+
+    /// A place for one more stream.
+    ///
+    /// # Errors
+    /// What to say when there is none.
+    pub(crate) fn enter_stream(&self) -> Result<StreamPlace, Status> {
+        self.peers.enter_stream(&self.peer).ok_or_else(|| {
+            let message = format!("too many streams: a caller may have {MAX_PEER_STREAMS} open");
+            Status::new(Code::ResourceExhausted, message)
+        })
+    }
+
+    /// Whether a call with this field mask may be made now.
+    ///
+    /// # Errors
+    /// What to say when it may not.
+    pub(crate) fn may_mask(&self, mask: &[u8]) -> Result<(), Status> {
+        if self.peers.take_mask(&self.peer, fnv1a_64(mask), Instant::now()) {
+            return Ok(());
+        }
+        let message = format!("too many different field masks: a caller may use {MAX_PEER_MASKS} a minute");
+        Err(Status::new(Code::ResourceExhausted, message))
+    }
+}
+
+/// A stream's place, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    peers: Arc<Peers>,
+    peer: Peer,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut known = self.peers.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(&self.peer) {
+            known.streams = known.streams.saturating_sub(1);
+        }
+    }
 }
 
 impl Drop for Place {
@@ -158,9 +243,30 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn streams_and_masks_are_bounded_for_each() {
+        let peers = Arc::new(Peers::new(Rate::default()));
+        let now = Instant::now();
+        let [greedy, other] = [1, 2].map(|user| peers.enter(Peer::User(user), now).unwrap());
+        let mut streams: Vec<_> = (0..2000).filter_map(|_| greedy.enter_stream().ok()).collect();
+        assert_eq!(streams.len(), MAX_PEER_STREAMS);
+        assert_eq!(greedy.enter_stream().unwrap_err().code, Code::ResourceExhausted);
+        assert!(other.enter_stream().is_ok(), "whatever the first one has");
+        streams.pop();
+        assert!(greedy.enter_stream().is_ok(), "one has ended");
+
+        let used = |peer: u32, masks: std::ops::Range<u64>, after: u64| {
+            let now = now + Duration::from_secs(after);
+            masks.filter(|mask| peers.take_mask(&Peer::User(peer), *mask, now)).count()
+        };
+        assert_eq!(used(1, 0..100, 0), MAX_PEER_MASKS);
+        assert_eq!(used(1, 0..100, 30), MAX_PEER_MASKS, "the same ones");
+        assert_eq!(used(2, 50..60, 30), MAX_PEER_MASKS, "whatever the first one uses");
+        assert_eq!(used(1, 100..200, 80), 0);
+        assert_eq!(used(1, 100..200, 91), MAX_PEER_MASKS, "the others are a minute old");
+    }
 
     #[test]
     fn the_pod_of_a_process() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mainstay_podspec::runtime::{exclusive_cpus, pinned_memory};
 use mainstay_proto::{podresources::v1, podresources_v1alpha1 as v1alpha1};
 use mainstay_snapshot::SnapshotReader;
 use mainstay_task::Shutdown;
@@ -120,11 +121,15 @@ impl Newest for PodResources {
     }
 }
 
-/// Pending, running, or still stopping; not one that is over or was never let in.
+/// Pending, running, or still stopping; not one that is over or was never let in. One that has run to its end is not there again while it is
+/// being cleaned up: only what still runs is still stopping.
 fn is_active(view: &PodView) -> bool {
     let phase = view.status.phase.as_deref();
     let terminal = matches!(phase, Some("Succeeded" | "Failed"));
-    view.stage != PodStage::Terminated && (!terminal || view.stage == PodStage::Terminating)
+    let lists = [&view.status.init_container_statuses, &view.status.container_statuses];
+    let mut states = lists.into_iter().flatten().flatten().filter_map(|status| status.state.as_ref());
+    let stops = view.stage == PodStage::Terminating && states.any(|state| state.running.is_some());
+    view.stage != PodStage::Terminated && (!terminal || stops)
 }
 
 fn resources(view: &PodView, assignments: &Assignments) -> v1::PodResources {
@@ -137,13 +142,18 @@ fn resources(view: &PodView, assignments: &Assignments) -> v1::PodResources {
         namespace: view.pod.namespace_ref().to_owned(),
         containers: containers
             .map(|(_, container)| {
-                let held =
+                let own =
                     held.and_then(|pod| pod.containers.get(container.name.as_str())).unwrap_or(&nothing);
+                // Of what the pod has as a whole, only what the container has to itself.
+                let has_cpus = held.is_none_or(|pod| pod.cpus.is_empty())
+                    || exclusive_cpus(&view.pod, container, true) > 0;
+                let has_memory = held.is_none_or(|pod| pod.memory.is_empty())
+                    || !pinned_memory(&view.pod, container, true).is_empty();
                 v1::ContainerResources {
                     name: container.name.clone(),
-                    devices: devices(&held.devices),
-                    cpu_ids: held.cpus.iter().map(|cpu| i64::from(*cpu)).collect(),
-                    memory: memory(&held.memory),
+                    devices: devices(&own.devices),
+                    cpu_ids: own.cpus.iter().filter(|_| has_cpus).map(|cpu| i64::from(*cpu)).collect(),
+                    memory: if has_memory { memory(&own.memory) } else { Vec::new() },
                     dynamic_resources: Vec::new(),
                 }
             })

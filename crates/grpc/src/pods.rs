@@ -13,7 +13,7 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use mainstay_proto::{
     core::{Mask, encode_pod},
     pods::{EventType, GetPodResponse},
@@ -33,7 +33,7 @@ const FIELD_MASK: &str = "x-kubernetes-fieldmask";
 /// Steps that may wait for a watcher, as upstream's events.
 const QUEUE: usize = 100;
 /// Masks for which a pod's bytes are kept.
-const KEPT_MASKS: usize = 4;
+const KEPT_MASKS: usize = 8;
 /// How long encoded pods are kept after somebody asked, if nobody watches.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -78,6 +78,11 @@ enum Change {
     Added(Arc<Entry>),
     Modified { before: Arc<Entry>, after: Arc<Entry> },
     Deleted(Bytes),
+}
+
+/// The masks in a call's metadata, as they came.
+pub(crate) fn masks(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers.get_all(FIELD_MASK).iter().map(HeaderValue::as_bytes)
 }
 
 /// The mask that a call's metadata names.

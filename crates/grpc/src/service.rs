@@ -119,8 +119,22 @@ impl Service {
         if !call.streams() && !place.may_ask() {
             return wire::refuse(&Status::new(Code::ResourceExhausted, "rejected by rate limit"));
         }
+        let masks: Vec<&[u8]> = pods::masks(request.headers()).collect();
+        if matches!(self.api, Api::Pods(_))
+            && !masks.is_empty()
+            && let Err(status) = place.may_mask(&masks.join(&b','))
+        {
+            return wire::refuse(&status);
+        }
+        let stream = match call.streams().then(|| place.enter_stream()).transpose() {
+            Ok(stream) => stream,
+            Err(status) => return wire::refuse(&status),
+        };
         let counters = Arc::clone(&self.counters);
-        let ended = Ended::new(move |code| metrics::count(&counters, call, code));
+        let ended = Ended::new(move |code| {
+            drop(stream);
+            metrics::count(&counters, call, code);
+        });
         wire::respond(self.answer(call, request).await, ended)
     }
 

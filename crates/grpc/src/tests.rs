@@ -300,17 +300,28 @@ fn device(id: &str, nodes: &[u32]) -> HeldDevice {
     HeldDevice { resource: "example.com/dev".into(), id: id.into(), nodes: nodes.to_vec(), health }
 }
 
+/// R8, R10, R13, R15, R18, R19, R20 and R26.
 #[tokio::test]
 async fn resources_of_active_pods() {
     let world = World::start(|_| {});
-    let sidecar = json!({"spec": {"initContainers": [
-        {"name": "init"}, {"name": "side", "restartPolicy": "Always"},
+    // R26: of what the pod has as a whole the sidecar has some to itself, and the other one shares.
+    let both = |cpus: &str, memory: &str| {
+        let list = json!({"cpu": cpus, "memory": memory});
+        json!({"requests": list, "limits": list})
+    };
+    let sidecar = json!({"spec": {"resources": both("3", "9"), "initContainers": [
+        {"name": "init"}, {"name": "side", "restartPolicy": "Always", "resources": both("2", "7")},
+    ]}});
+    // A pod that is over and still has something running is being stopped; one that has ended is not there again while it is cleaned up.
+    let failing = json!({"status": {"phase": "Failed", "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"running": {}}},
     ]}});
     let rows = [
         staged("running", PodStage::Syncing, &sidecar),
         staged("pending", PodStage::Syncing, &phase("Pending")),
         staged("stopping", PodStage::Terminating, &phase("Running")),
-        staged("failing", PodStage::Terminating, &phase("Failed")),
+        staged("failing", PodStage::Terminating, &failing),
+        staged("ended", PodStage::Terminating, &phase("Succeeded")),
         staged("done", PodStage::Syncing, &phase("Succeeded")),
         staged("rejected", PodStage::Syncing, &phase("Failed")),
         staged("over", PodStage::Terminated, &phase("Running")),
@@ -321,8 +332,9 @@ async fn resources_of_active_pods() {
         memory: vec![MemoryBlock { kind: "memory".into(), bytes: 7, nodes: vec![0, 1] }],
         devices: vec![device("none", &[]), device("both", &[0, 1])],
     };
+    let shares = ContainerAssignment { cpus: [5].into(), ..ContainerAssignment::default() };
     let pod = PodAssignment {
-        containers: [("side".into(), held)].into(),
+        containers: [("side".into(), held), ("c".into(), shares)].into(),
         cpus: [1, 3, 5].into(),
         memory: Vec::new(),
     };
@@ -347,6 +359,7 @@ async fn resources_of_active_pods() {
     assert_eq!(running.cpu_ids, [1, 3, 5]);
     let containers: Vec<_> = running.containers.iter().map(|container| container.name.as_str()).collect();
     assert_eq!(containers, ["side", "c"]);
+    assert!(running.containers[1].cpu_ids.is_empty());
     let side = &running.containers[0];
     assert_eq!((&side.cpu_ids[..], side.memory[0].size), (&[1, 3][..], 7));
     let nodes = |topology: &Option<mainstay_proto::podresources::v1::TopologyInfo>| {

@@ -213,6 +213,16 @@ impl Host {
         parse_cpu_list(text.trim()).ok_or(HostError::Content { path, expected: "a list of CPUs" })
     }
 
+    /// The CPUs that the machine has, also those that are offline; those online where the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`HostError`] if neither list can be read.
+    pub fn present_cpus(&self) -> Result<Vec<u32>, HostError> {
+        let text = self.read(&self.sys.join("devices/system/cpu/present"));
+        let listed = text.ok().and_then(|text| parse_cpu_list(text.trim()));
+        listed.map_or_else(|| self.online_cpus(), Ok)
+    }
+
     /// The swap devices and files in use; empty when swap is off (or the kernel has none).
     ///
     /// # Errors

@@ -248,11 +248,12 @@ async fn build(
     let (assignment_sender, assignments) = watch::channel(Arc::default());
     let devices = DevicesConfig {
         directory: root.join("device-plugins"),
+        copy: root.join("mainstay/devices.json"),
         assignments: assignment_sender.clone(),
         patience: Patience::default(),
         counters: Arc::clone(&work),
     };
-    let (devices, device_problem) = mainstay_devices::start(devices, tasks)?;
+    let (devices, device_problems) = mainstay_devices::start(devices, tasks)?;
     let handlers = [("DevicePlugin", devices.handler(root.clone(), tasks))].into();
     mainstay_plugin::start(root.join("plugins_registry"), handlers, tasks)?;
     let pins = pinning::config(
@@ -380,7 +381,7 @@ async fn build(
         tasks,
     )?;
     problems.append(&mut pressure_problems);
-    problems.extend(device_problem);
+    problems.extend(device_problems);
     problems.extend(holding_problems);
     let statuses = KeptStatuses::open(&root.join("mainstay/status"), tasks);
     problems.extend(probes::start(

@@ -46,9 +46,9 @@ pub use image::{ImageName, ImageNameError};
 pub use keyring::{Credential, Keyring, KeyringError, matches_image};
 pub use linux::oom_score_adj;
 pub use resources::{
-    CFS_PERIOD_MICROS, Overhead, QosClass, ResourceList, exclusive_cpus, is_critical, is_node_critical,
-    milli_cpu_to_quota, milli_cpu_to_shares, pinned_memory, pod_limits, pod_requests, qos_class,
-    shares_to_weight,
+    CFS_PERIOD_MICROS, Overhead, QosClass, ResourceList, exclusive_cpus, has_pod_level_resources,
+    is_critical, is_node_critical, milli_cpu_to_quota, milli_cpu_to_shares, pinned_memory, pod_limits,
+    pod_requests, pooled, qos_class, shares_to_weight,
 };
 pub use sandbox::{SandboxContext, pod_log_directory, sandbox_config};
 pub use signals::{stop_signal, stop_signal_name};

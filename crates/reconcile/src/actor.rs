@@ -374,9 +374,22 @@ impl Actor {
         }
     }
 
-    /// Where the files of who holds which CPUs and memory were lost, it is looked up from what runs, once. Pods that are new wait for it.
+    /// Where the files of who holds what were lost, it is looked up from what runs, once. Pods that are new wait for it. So does the look, while
+    /// something runs of which nobody knows yet whose it is: after a takeover it may be a pod of an API server that has not answered.
     fn look_up_holders(&mut self) {
-        if std::mem::replace(&mut self.looked_up, true) || !self.shared.config.resources.is_lost() {
+        if self.looked_up {
+            return;
+        }
+        let is_known = |(uid, pod): (&PodUid, &Arc<ObservedPod>)| {
+            let runs = pod.containers.iter().any(|it| it.phase == ContainerPhase::Running);
+            !runs || self.pods.contains_key(uid)
+        };
+        let lost = self.shared.config.resources.is_lost();
+        if lost && !self.desired.is_whole() && !self.observed.pods.iter().all(is_known) {
+            return;
+        }
+        self.looked_up = true;
+        if !lost {
             return;
         }
         let pods = self.pods.iter().filter_map(|(uid, pod)| {

@@ -4,7 +4,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use mainstay_cri::ContainerExtras;
 use mainstay_lifecycle::HoldCause;
-use mainstay_podspec::runtime::{self, ContainerContext, ImageUser, hostname_and_domain};
+use mainstay_podspec::runtime::{self, ContainerContext, ImageUser, exclusive_cpus, hostname_and_domain};
 use mainstay_podspec::volumes::extra_groups;
 use mainstay_types::{ContainerId, ContainerKind, ContainerName, ContainerReason, EventKind, PodExt};
 use tracing::{Instrument, info, info_span, warn};
@@ -149,7 +149,8 @@ async fn make(
         extra_groups: &extra_groups,
         user_namespace: user_namespace.as_ref(),
         target_container: None,
-        exclusive_cpus: place.exclusive,
+        // Who shares what its pod has as a whole may use no more than it asks for.
+        exclusive_cpus: place.exclusive && (!place.pooled || exclusive_cpus(&desired.pod, spec, true) > 0),
     };
     let volume_mounts =
         volumes::mounts(shared, order, spec, &context, images).await.map_err(|error| config_error(&error))?;

@@ -4,9 +4,9 @@
 //! CPUs that it should be told, and tells it. What a life before this one told is not known: everybody is told once.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::Pod;
@@ -16,45 +16,82 @@ use mainstay_task::TaskGroup;
 use mainstay_types::{
     ContainerId, ContainerName, ContainerPhase, ObservedState, Outcomes, PodExt as _, PodStage, PodUid,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 
 use crate::{cgroups::Cgroups, worker::Shared};
 
+/// So many containers are told their CPUs at a time.
+const AT_ONCE: usize = 16;
+
 /// Which CPUs containers were last told to run on.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    told: Mutex<Told>,
+    turns: Semaphore,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Applied(Mutex<HashMap<ContainerId, String>>);
+struct Told {
+    cpus: HashMap<ContainerId, String>,
+    /// Those that are being told.
+    busy: HashSet<ContainerId>,
+}
+
+impl Default for Applied {
+    fn default() -> Self {
+        Self { told: Mutex::default(), turns: Semaphore::new(AT_ONCE) }
+    }
+}
 
 impl Applied {
     /// It was told these.
     pub(crate) fn note(&self, id: &ContainerId, cpus: &str) {
         if !cpus.is_empty() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), cpus.to_owned());
+            self.told().cpus.insert(id.clone(), cpus.to_owned());
         }
     }
 
     fn is(&self, id: &ContainerId, cpus: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).is_some_and(|last| last == cpus)
+        self.told().cpus.get(id).is_some_and(|last| last == cpus)
+    }
+
+    /// Whether nobody was telling it; from now on somebody is.
+    fn begin(&self, id: &ContainerId) -> bool {
+        self.told().busy.insert(id.clone())
+    }
+
+    fn end(&self, id: &ContainerId) {
+        self.told().busy.remove(id);
     }
 
     fn retain(&self, known: impl Fn(&ContainerId) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| known(id));
+        self.told().cpus.retain(|id, _| known(id));
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells a container its CPUs if they are others than it was told last.
-pub(crate) async fn follow(shared: &Shared, uid: &PodUid, name: &str, id: &ContainerId) {
+/// Whether a container is to be told its CPUs: they are others than it was told last.
+fn is_behind(shared: &Shared, uid: &PodUid, name: &str, id: &ContainerId) -> Option<String> {
     let cpus = shared.config.resources.place(uid.as_str(), name).cpus;
-    if cpus.is_empty() || shared.cpusets.is(id, &cpus) {
-        return;
-    }
-    match shared.config.cri.update_container_cpus(id.as_str(), &cpus).await {
-        Ok(()) => {
-            info!(pod.uid = %uid, container = name, cpus, "the container runs on other CPUs");
-            shared.cpusets.note(id, &cpus);
-        }
-        Err(error) => {
-            warn!(pod.uid = %uid, container = name, cpus, %error, "cannot tell the container its CPUs; trying again");
+    (!cpus.is_empty() && !shared.cpusets.is(id, &cpus)).then_some(cpus)
+}
+
+/// Tells a container its CPUs if they are others than it was told last, and once more if they have become others meanwhile.
+pub(crate) async fn follow(shared: &Shared, uid: &PodUid, name: &str, id: &ContainerId) {
+    while let Some(cpus) = is_behind(shared, uid, name, id) {
+        match shared.config.cri.update_container_cpus(id.as_str(), &cpus).await {
+            Ok(()) => {
+                info!(pod.uid = %uid, container = name, cpus, "the container runs on other CPUs");
+                shared.cpusets.note(id, &cpus);
+            }
+            Err(error) => {
+                warn!(pod.uid = %uid, container = name, cpus, %error, "cannot tell the container its CPUs; trying again");
+                return;
+            }
         }
     }
 }
@@ -66,7 +103,7 @@ pub(crate) fn start(
     outcomes: watch::Receiver<Outcomes>,
     tasks: &TaskGroup,
 ) {
-    let shutdown = tasks.shutdown();
+    let (shutdown, tellers) = (tasks.shutdown(), tasks.clone());
     tasks.spawn_critical("cpusets", async move {
         let keep = async {
             // Before that nobody is known.
@@ -76,7 +113,7 @@ pub(crate) fn start(
             let mut changes = shared.config.resources.changes();
             loop {
                 changes.mark_unchanged();
-                look(&shared, &observed, &outcomes).await;
+                look(&shared, &observed, &outcomes, &tellers);
                 // Cancel safe: both only wait.
                 tokio::select! {
                     changed = changes.changed() => if changed.is_err() { return },
@@ -88,10 +125,12 @@ pub(crate) fn start(
     });
 }
 
-async fn look(
-    shared: &Shared,
+/// Each container is told by a task of its own: one that the runtime does not update holds up no other.
+fn look(
+    shared: &Arc<Shared>,
     observed: &watch::Receiver<Arc<ObservedState>>,
     outcomes: &watch::Receiver<Outcomes>,
+    tasks: &TaskGroup,
 ) {
     // What is not known yet is put right with the next look.
     if shared.config.resources.is_lost() {
@@ -105,7 +144,20 @@ async fn look(
         }
         let containers = observed.pods.get(uid).into_iter().flat_map(|pod| &pod.containers);
         for it in containers.filter(|it| it.phase == ContainerPhase::Running) {
-            follow(shared, uid, it.name.as_str(), &it.id).await;
+            if is_behind(shared, uid, it.name.as_str(), &it.id).is_none() || !shared.cpusets.begin(&it.id) {
+                continue;
+            }
+            let (shared, uid, name, id) = (Arc::clone(shared), uid.clone(), it.name.clone(), it.id.clone());
+            let shutdown = tasks.shutdown();
+            tasks.spawn("cpuset of a container", async move {
+                let tell = async {
+                    // Nobody closes it.
+                    let _turn = shared.cpusets.turns.acquire().await;
+                    follow(&shared, &uid, name.as_str(), &id).await;
+                };
+                shutdown.run_until_signalled(tell).await;
+                shared.cpusets.end(&id);
+            });
         }
     }
     let mut known: Vec<&ContainerId> =
@@ -121,6 +173,9 @@ pub(crate) type Runs = Vec<(ContainerId, ContainerName)>;
 /// Looks up from the cgroups of containers that run which CPUs and NUMA nodes they have: the files that said so were lost.
 pub(crate) async fn look_up(shared: Arc<Shared>, pods: Vec<(Arc<Pod>, Runs)>) {
     let cgroups = shared.config.cgroups.clone();
+    let names = |runs: &Runs| runs.iter().map(|(_, name)| name.as_str().to_owned()).collect();
+    let all: Vec<(Arc<Pod>, Vec<String>)> =
+        pods.iter().map(|(pod, runs)| (Arc::clone(pod), names(runs))).collect();
     let found = tokio::task::spawn_blocking(move || {
         let Some(cgroups) = cgroups else { return Vec::new() };
         let containers = pods.iter().flat_map(|(pod, runs)| runs.iter().map(move |run| (pod, run)));
@@ -138,7 +193,7 @@ pub(crate) async fn look_up(shared: Arc<Shared>, pods: Vec<(Arc<Pod>, Runs)>) {
             Vec::new()
         }
     };
-    let count = shared.config.resources.rebuild(&found);
+    let count = shared.config.resources.rebuild(&found, &all);
     info!(count, "who holds which CPUs and memory was looked up from the containers that run");
 }
 

@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use mainstay_lifecycle::{HoldCause, Step};
 use mainstay_policy::Rejection;
-use mainstay_types::{ContainerName, ContainerReason};
+use mainstay_types::{ContainerName, ContainerPhase, ContainerReason};
 use tracing::warn;
 
 use crate::worker::{Fact, Order, RETRY_AFTER, Shared, hold};
@@ -22,6 +22,11 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     if !starts {
         return true;
     }
+    let runs = |name: &str| {
+        let containers = order.observed.iter().flat_map(|pod| &pod.containers);
+        containers.into_iter().any(|it| it.name.as_str() == name && it.phase == ContainerPhase::Running)
+    };
+    resources.devices().note_running(&order.desired.uid, runs);
     if !resources.is_due(pod) {
         if steps.iter().any(|step| matches!(step, Step::CreateSandbox { attempt: 0, .. })) {
             resources.count_admission();
@@ -30,13 +35,18 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     }
     let uid = &order.desired.uid;
     let mut admitted = pin!(order.cancel.cut(resources.admit(pod)));
-    let told = tokio::time::timeout(TOLD_AFTER, &mut admitted).await;
-    let admitted = match told {
-        Ok(admitted) => admitted,
-        Err(_) => {
-            let message = "a device plugin has not answered yet, or is not back since mainstay was restarted";
-            shared.report(uid, Fact::AwaitsDevices { message: message.to_owned() }).await;
-            admitted.await
+    let mut told = false;
+    let admitted = loop {
+        if let Ok(admitted) = tokio::time::timeout(TOLD_AFTER, &mut admitted).await {
+            break admitted;
+        }
+        // It may be something else that takes long: the disk, or that it is not known yet who holds what.
+        if let Some(resource) = resources.devices().awaited_by(uid).filter(|_| !told) {
+            told = true;
+            let message = format!(
+                "the device plugin of {resource} has not answered yet, or is not back since mainstay was restarted"
+            );
+            shared.report(uid, Fact::AwaitsDevices { message }).await;
         }
     };
     match admitted {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_alloc::{Ask, Bytes, Use, asks};
-use mainstay_podspec::runtime::{exclusive_cpus, pinned_memory};
+use mainstay_alloc::{Ask, Bytes, Part, Use, asks};
+use mainstay_podspec::runtime::{exclusive_cpus, has_pod_level_resources, pinned_memory, pooled};
 use mainstay_types::{ContainerKind, PodExt as _};
 
 /// What a pod asks for.
@@ -13,6 +13,17 @@ pub(crate) struct PodAsk {
     pub(crate) uid: String,
     /// In the order in which they start; ephemeral containers ask for nothing.
     pub(crate) containers: Vec<ContainerAsk>,
+    /// What it is to have as a whole, to share out among its containers.
+    pub(crate) pool: Option<PoolAsk>,
+    /// It says itself what it needs, and that counts.
+    pub(crate) pod_level: bool,
+}
+
+/// What a pod asks for as a whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PoolAsk {
+    pub(crate) cpus: usize,
+    pub(crate) memory: Bytes,
 }
 
 /// What one of its containers asks for.
@@ -38,6 +49,8 @@ pub(crate) struct Given {
     pub(crate) memory: bool,
     /// Gate `PodLevelResourceManagers`.
     pub(crate) pod_level: bool,
+    /// Pods may have something as a whole: it is judged for whole pods where they lie.
+    pub(crate) pools: bool,
 }
 
 impl PodAsk {
@@ -54,7 +67,31 @@ impl PodAsk {
             memory: if given.memory { pinned_memory(pod, container, given.pod_level) } else { Bytes::new() },
             devices: devices.remove(&container.name).unwrap_or_default(),
         });
-        Self { uid: pod.uid_ref().to_owned(), containers: containers.collect() }
+        let mut containers: Vec<ContainerAsk> = containers.collect();
+        let pod_level = given.pod_level && has_pod_level_resources(pod);
+        let pool = if given.pools && pod_level { pooled(pod) } else { None };
+        let pool = pool.map(|(cpus, memory)| PoolAsk {
+            cpus: if given.cpus { cpus } else { 0 },
+            memory: if given.memory { memory } else { Bytes::new() },
+        });
+        if let Some(pool) = &pool {
+            for container in &mut containers {
+                // Of nothing nobody has a part.
+                container.cpus = if pool.cpus > 0 { container.cpus } else { 0 };
+                container.memory.retain(|kind, _| pool.memory.contains_key(kind));
+            }
+        }
+        Self { uid: pod.uid_ref().to_owned(), containers, pool, pod_level }
+    }
+
+    /// What of a pod's whole its containers have to themselves.
+    pub(crate) fn parts<T>(&self, own: impl Fn(&ContainerAsk) -> T) -> Vec<Part<T>> {
+        let part = |container: &ContainerAsk| Part {
+            name: container.name.clone(),
+            passes: container.kind == ContainerKind::Init,
+            own: own(container),
+        };
+        self.containers.iter().map(part).collect()
     }
 
     /// CPUs of their own that the containers need at one time.
@@ -130,7 +167,7 @@ mod tests {
             json!({ "metadata": { "uid": "u" }, "spec": { "initContainers": init, "containers": apps } }),
         )
         .unwrap();
-        PodAsk::of(&pod, Given { cpus: true, memory: true, pod_level: false })
+        PodAsk::of(&pod, Given { cpus: true, memory: true, ..Given::default() })
     }
 
     #[test]

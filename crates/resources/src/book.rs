@@ -11,7 +11,7 @@ use mainstay_types::{MemoryAmounts, MemoryBlock, Placement, PodUid};
 
 use crate::{
     AdmitError, Place, Running,
-    ask::{ContainerAsk, PodAsk},
+    ask::{ContainerAsk, PodAsk, PoolAsk},
 };
 
 /// CPUs and memory, and who holds them.
@@ -27,13 +27,23 @@ pub(crate) struct Book {
 pub(crate) struct Told {
     pub(crate) cpus: BTreeSet<u32>,
     pub(crate) held_cpus: Vec<(PodUid, Box<str>, BTreeSet<u32>)>,
+    pub(crate) pod_cpus: Vec<(PodUid, BTreeSet<u32>)>,
     pub(crate) memory: Vec<MemoryBlock>,
     pub(crate) held_memory: Vec<(PodUid, Box<str>, Vec<MemoryBlock>)>,
+    pub(crate) pod_memory: Vec<(PodUid, Vec<MemoryBlock>)>,
     pub(crate) placement: Placement,
 }
 
 impl Book {
     pub(crate) fn is_due(&self, ask: &PodAsk) -> bool {
+        if let Some(pool) = &ask.pool {
+            // What its containers hold each by itself, from before pods had anything as a whole, they keep.
+            let cpus = pool.cpus > 0
+                && self.cpus.as_ref().is_some_and(|cpus| !cpus.entries().contains_key(&ask.uid));
+            let memory = !pool.memory.is_empty()
+                && self.memory.as_ref().is_some_and(|memory| !memory.entries().contains_key(&ask.uid));
+            return cpus || memory;
+        }
         ask.containers.iter().any(|it| {
             let cpus =
                 it.cpus > 0 && self.cpus.as_ref().is_some_and(|cpus| cpus.of(&ask.uid, &it.name).is_none());
@@ -63,9 +73,56 @@ impl Book {
     /// The same for a whole pod.
     pub(crate) fn pod_hint(&self, ask: &PodAsk, topology: &Topology, devices: &Devices) -> (Hint, bool) {
         let mut lists = devices.hints(&ask.devices(), topology.nodes);
-        lists.extend(self.cpus.as_ref().map(|cpus| cpus.pod_hints(&ask.uid, ask.cpus())));
-        lists.extend(self.memory.iter().flat_map(|memory| memory.hints(&ask.uid, "", &ask.memory())));
+        let (cpus, memory) = match &ask.pool {
+            Some(pool) => (pool.cpus, pool.memory.clone()),
+            None => (ask.cpus(), ask.memory()),
+        };
+        lists.extend(self.cpus.as_ref().map(|all| all.pod_hints(&ask.uid, cpus)));
+        lists.extend(self.memory.iter().flat_map(|all| all.pod_hints(&ask.uid, &memory)));
+        if ask.pool.is_some() && self.check_pool(ask).is_err() {
+            // It suits nobody.
+            lists.push(Some(Vec::new()));
+        }
         topology.merge(&lists)
+    }
+
+    /// Whether a pod's whole is enough for those of its containers that share it.
+    fn check_pool(&self, ask: &PodAsk) -> Result<(), AdmitError> {
+        let Some(pool) = &ask.pool else { return Ok(()) };
+        if self.cpus.is_some() && pool.cpus > 0 {
+            Static::check_pool(pool.cpus, &ask.parts(|container| container.cpus))?;
+        }
+        if self.memory.is_some() {
+            MemoryStatic::check_pool(&pool.memory, &ask.parts(|container| container.memory.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts down what a pod has as a whole, and what its containers have of it. What it had not had: CPUs, memory.
+    pub(crate) fn assign_pool(
+        &mut self,
+        ask: &PodAsk,
+        pool: &PoolAsk,
+        hint: Hint,
+    ) -> Result<(bool, bool), AdmitError> {
+        let mut new = (false, false);
+        if let Some(cpus) = self.cpus.as_mut().filter(|cpus| !cpus.entries().contains_key(&ask.uid)) {
+            let parts = ask.parts(|container| container.cpus);
+            new.0 = cpus.assign_pool(&ask.uid, pool.cpus, &parts, hint.nodes)?;
+        }
+        if let Some(memory) = self.memory.as_mut().filter(|memory| !memory.entries().contains_key(&ask.uid)) {
+            let parts = ask.parts(|container| container.memory.clone());
+            match memory.assign_pool(&ask.uid, &pool.memory, &parts, hint) {
+                Ok(given) => new.1 = given,
+                Err(error) => {
+                    if let Some(cpus) = self.cpus.as_mut().filter(|_| new.0) {
+                        cpus.release(&ask.uid);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(new)
     }
 
     /// Puts CPUs and memory down as the container's own. Whether it had not had them.
@@ -118,6 +175,31 @@ impl Book {
         self.memory.as_mut().is_some_and(|memory| memory.keep_only(&is_there)) | cpus
     }
 
+    /// Puts down what the containers of a pod that runs have, which has something as a whole, if it could have been given that. Whether it was.
+    pub(crate) fn adopt_pool(&mut self, ask: &PodAsk, pool: &PoolAsk, running: &[&Running]) -> bool {
+        let mut adopted = false;
+        if let Some(cpus) = &mut self.cpus
+            && pool.cpus > 0
+            && !cpus.entries().contains_key(&ask.uid)
+        {
+            let sets: BTreeMap<String, CpuSet> =
+                running.iter().map(|it| (it.container.clone(), it.cpus.clone())).collect();
+            let all: CpuSet = sets.values().flat_map(CpuSet::iter).collect();
+            if all.len() <= pool.cpus && cpus.could_hold(&all) {
+                cpus.adopt_pool(&ask.uid, &sets);
+                adopted = true;
+            }
+        }
+        if let Some(memory) = &mut self.memory
+            && let Some(first) = running.first()
+        {
+            let hint = Hint { nodes: Some(first.nodes), preferred: false };
+            let parts = ask.parts(|container| container.memory.clone());
+            adopted |= memory.assign_pool(&ask.uid, &pool.memory, &parts, hint).unwrap_or(false);
+        }
+        adopted
+    }
+
     /// Puts down what a container that runs has, if it could have been given that. Whether it was.
     pub(crate) fn adopt(&mut self, ask: &PodAsk, running: &Running) -> bool {
         let Some(it) = ask.containers.iter().find(|it| it.name == running.container) else { return false };
@@ -152,9 +234,9 @@ impl Book {
     pub(crate) fn place(&self, uid: &str, container: &str) -> Place {
         let mut place = Place::default();
         if let Some(cpus) = &self.cpus {
-            let own = cpus.of(uid, container);
-            place.exclusive = own.is_some();
-            place.cpus = own.unwrap_or_else(|| cpus.shared()).to_string();
+            let (set, exclusive) = cpus.place(uid, container);
+            (place.cpus, place.exclusive) = (set.to_string(), exclusive);
+            place.pooled = cpus.pool(uid).is_some();
         }
         let blocks = self.memory.as_ref().and_then(|memory| memory.of(uid, container));
         let nodes: CpuSet = blocks.into_iter().flatten().flat_map(|block| block.nodes.iter()).collect();
@@ -176,6 +258,7 @@ impl Book {
                 policy: "Static".to_owned(),
                 nodes: memory.nodes().clone(),
                 entries: memory.entries().clone(),
+                pods: memory.pools().clone(),
             },
         }
         .to_text()
@@ -203,8 +286,18 @@ impl Book {
         Told {
             cpus: cpus.map(|cpus| set(&cpus.allocatable())).unwrap_or_default(),
             held_cpus: held_cpus.collect(),
+            pod_cpus: cpus
+                .into_iter()
+                .flat_map(Static::pools)
+                .map(|(uid, cpus)| (PodUid::from(uid.as_str()), set(cpus)))
+                .collect(),
             memory: self.allocatable_memory(),
             held_memory: held_memory.collect(),
+            pod_memory: memory
+                .into_iter()
+                .flat_map(MemoryStatic::pools)
+                .map(|(uid, blocks)| (PodUid::from(uid.as_str()), blocks.iter().map(block).collect()))
+                .collect(),
             placement: Placement {
                 cpus: self.found.cpus.clone(),
                 pins_cpus: cpus.is_some(),

@@ -1,10 +1,9 @@
 //! Why a pod is turned away, or mainstay cannot start.
 
 use mainstay_alloc::{AssignError, CpuSet, MemoryError, NotEnough};
+use mainstay_checkpoint::TextError;
 use mainstay_devices::AdmitError as DeviceError;
 use mainstay_host::HostError;
-
-use crate::file::WriteError;
 
 /// Why CPUs and memory cannot be given out as they are configured. Upstream's words, where it has some.
 #[derive(Debug, thiserror::Error)]
@@ -90,9 +89,12 @@ pub enum AdmitError {
     /// They would not lie together.
     #[error("Resources cannot be allocated with Topology locality")]
     Topology,
+    /// The same of a pod that says itself what it needs.
+    #[error("Pod Scope pod with pod-level resources failed admission {0} topology manager")]
+    PodTopology(&'static str),
     /// It cannot be written down, and would be given to another after a restart.
     #[error("cannot keep who holds which CPUs and memory")]
-    File(#[source] WriteError),
+    File(#[source] TextError),
 }
 
 impl AdmitError {
@@ -100,7 +102,11 @@ impl AdmitError {
     #[must_use]
     pub fn refusal(&self) -> (&'static str, String) {
         match self {
-            Self::Topology => ("TopologyAffinityError", self.to_string()),
+            Self::Topology | Self::PodTopology(_) => ("TopologyAffinityError", self.to_string()),
+            Self::Cpus(AssignError::NothingShared | AssignError::NothingForInit)
+            | Self::Memory(MemoryError::NothingShared(_) | MemoryError::NothingForInit(_)) => {
+                ("EmptyPodSharedPoolError", self.to_string())
+            }
             Self::Cpus(AssignError::NotWholeCores { .. } | AssignError::TooFewCores { .. }) => {
                 ("SMTAlignmentError", self.to_string())
             }
@@ -111,6 +117,6 @@ impl AdmitError {
     /// Whether a pod that runs can go on without: it shares the CPUs and memory that are nobody's.
     #[must_use]
     pub const fn leaves_it_running(&self) -> bool {
-        matches!(self, Self::Cpus(_) | Self::Memory(_) | Self::Topology)
+        matches!(self, Self::Cpus(_) | Self::Memory(_) | Self::Topology | Self::PodTopology(_))
     }
 }

@@ -16,7 +16,6 @@
 mod ask;
 mod book;
 mod error;
-mod file;
 #[cfg(test)]
 mod tests;
 
@@ -32,23 +31,29 @@ use mainstay_alloc::{
     CpuSet, CpuState, MemoryMachine, MemoryState, MemoryStatic, NodeMask, Options, Static, take,
 };
 use mainstay_alloc::{Machine, Packing, Topology, TopologyPolicy};
+use mainstay_checkpoint::{TextError, TextFile};
 use mainstay_devices::Devices;
 use mainstay_host::{Host, NumaTopology};
-use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{Assignments, HugePages, NodeCounters, PodUid};
+use mainstay_task::{Lane, Shutdown, TaskGroup};
+use mainstay_types::{Assignments, HugePages, NodeCounters, PodExt as _, PodUid};
 use tokio::sync::{Notify, watch};
 
 pub use error::{AdmitError, ResourcesError};
-pub use file::WriteError;
 
 use crate::{
     ask::{ContainerAsk, Given, PodAsk},
     book::Book,
-    file::StateFile,
 };
 
 /// How often what cannot be done near enough is tried anew: another pod took what was chosen in between.
 const TRIES: usize = 4;
+/// What a machine of thousands of containers needs; more would be no such file.
+const MAX_BYTES: u64 = 64 << 20;
+/// What becomes of a file that cannot be used.
+const LOOKED_UP: &str = "what containers that run have is looked up from them";
+
+/// One writer at a time.
+static LANE: Lane = Lane::new(1);
 
 /// What the crate works with.
 #[derive(Debug)]
@@ -114,8 +119,8 @@ struct Inner {
     devices: Devices,
     assignments: watch::Sender<Arc<Assignments>>,
     counters: Arc<NodeCounters>,
-    cpu_file: StateFile,
-    memory_file: StateFile,
+    cpu_file: TextFile,
+    memory_file: TextFile,
     /// What is held has changed, and nobody waits for it to be written.
     unwritten: Notify,
     /// Held while it is told what there is, so that what was true last is told last.
@@ -131,8 +136,10 @@ struct Inner {
 pub struct Place {
     /// CPUs as the kernel lists them; empty where they are not given out.
     pub cpus: String,
-    /// The CPUs are its own.
+    /// The CPUs are its own, or its pod's.
     pub exclusive: bool,
+    /// Its pod has CPUs as a whole.
+    pub pooled: bool,
     /// NUMA nodes for its memory as the kernel lists them; empty where it is not given out.
     pub nodes: String,
 }
@@ -159,8 +166,8 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
     let machine = Machine::new(found.cpus.clone());
     let topology = topology(&config.topology, &found)?;
     let mut problems = Vec::new();
-    let cpu_file = StateFile::new(config.root.join("cpu_manager_state"));
-    let memory_file = StateFile::new(config.root.join("memory_manager_state"));
+    let cpu_file = TextFile::new(config.root.join("cpu_manager_state"), MAX_BYTES, &LANE);
+    let memory_file = TextFile::new(config.root.join("memory_manager_state"), MAX_BYTES, &LANE);
     let cpus = match &config.cpus {
         None => None,
         Some(settings) => {
@@ -169,14 +176,20 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
                 let (sockets, nodes) = (machine.sockets(), machine.nodes());
                 return Err(ResourcesError::MoreSocketsThanNodes { sockets, nodes });
             }
-            let kept = cpu_file.read(CpuState::from_text).unwrap_or_else(|problem| {
+            let present: CpuSet = config.host.present_cpus()?.into_iter().collect();
+            let kept = cpu_file.read(CpuState::from_text, LOOKED_UP).unwrap_or_else(|problem| {
                 problems.push(problem);
                 None
             });
-            let (cpus, wrong) =
-                Static::restore(machine.clone(), reserved, settings.options, &kept.unwrap_or_default());
+            let (cpus, wrong) = Static::restore(
+                machine.clone(),
+                reserved,
+                settings.options,
+                &present,
+                &kept.unwrap_or_default(),
+            );
             if !wrong.is_empty() {
-                problems.push(cpu_file.set_aside(&wrong.join("; ")));
+                problems.push(cpu_file.set_aside(&wrong.join("; "), LOOKED_UP));
             }
             Some(cpus)
         }
@@ -185,18 +198,27 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
         None => None,
         Some(reserved) => {
             let machine = memory_machine(&found, reserved)?;
-            let kept = memory_file.read(MemoryState::from_text).unwrap_or_else(|problem| {
+            let kept = memory_file.read(MemoryState::from_text, LOOKED_UP).unwrap_or_else(|problem| {
                 problems.push(problem);
                 None
             });
-            let (memory, wrong) = MemoryStatic::restore(machine, &kept.unwrap_or_default().entries);
+            let kept = kept.unwrap_or_default();
+            let (memory, wrong) = MemoryStatic::restore(machine, &kept.entries, &kept.pods);
             if !wrong.is_empty() {
-                problems.push(memory_file.set_aside(&wrong.join("; ")));
+                problems.push(memory_file.set_aside(&wrong.join("; "), LOOKED_UP));
             }
             Some(memory)
         }
     };
-    let given = Given { cpus: cpus.is_some(), memory: memory.is_some(), pod_level: config.pod_level };
+    let given = Given {
+        cpus: cpus.is_some(),
+        memory: memory.is_some(),
+        pod_level: config.pod_level,
+        pools: config.pod_level
+            && config.topology.whole_pods
+            && config.topology.policy != TopologyPolicy::None,
+    };
+    let lost_devices = config.devices.is_lost();
     let resources = Resources {
         inner: Arc::new(Inner {
             book: Mutex::new(Book { cpus, memory, machine, found }),
@@ -211,7 +233,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
             unwritten: Notify::new(),
             telling: Mutex::default(),
             changes: watch::channel(0).0,
-            whole: watch::channel(problems.is_empty()).0,
+            whole: watch::channel(problems.is_empty() && !lost_devices).0,
         }),
     };
     if given.cpus {
@@ -422,10 +444,21 @@ impl Resources {
         devices: &mut Vec<mainstay_devices::Given>,
     ) -> Result<(), AdmitError> {
         let inner = &self.inner;
+        // Where devices lie is known when their plugins have told; before that nobody can say what lies near to what.
+        let asked: Vec<_> = ask.containers.iter().flat_map(|container| container.devices.clone()).collect();
+        inner.devices.wait_for_plugins(&asked).await;
         let for_all = if inner.whole_pods && inner.topology.policy != TopologyPolicy::None {
-            let (hint, admitted) = self.book().pod_hint(ask, &inner.topology, &inner.devices);
+            let mut book = self.book();
+            let (hint, admitted) = book.pod_hint(ask, &inner.topology, &inner.devices);
             if !admitted {
-                return Err(self.misaligned("pod"));
+                return Err(self.misaligned("pod", ask));
+            }
+            if let Some(pool) = &ask.pool {
+                let given = book.assign_pool(ask, pool, hint);
+                self.count_pool(ask, &given);
+                if given? != (false, false) {
+                    new.extend(ask.containers.iter().map(|container| container.name.clone()));
+                }
             }
             Some(hint)
         } else {
@@ -442,15 +475,17 @@ impl Resources {
                             let (hint, admitted) =
                                 book.hint(&ask.uid, container, &inner.topology, &inner.devices);
                             if !admitted {
-                                return Err(self.misaligned("container"));
+                                return Err(self.misaligned("container", ask));
                             }
                             hint
                         }
                     };
-                    let given = book.assign(&ask.uid, container, hint);
-                    self.count(&book, &ask.uid, container, &given);
-                    if given? {
-                        new.push(container.name.clone());
+                    if ask.pool.is_none() {
+                        let given = book.assign(&ask.uid, container, hint);
+                        self.count(&book, &ask.uid, container, &given);
+                        if given? {
+                            new.push(container.name.clone());
+                        }
                     }
                     hint
                 };
@@ -461,13 +496,15 @@ impl Resources {
                 if lies || tries >= TRIES {
                     devices.push(given);
                     if !lies {
-                        return Err(self.misaligned("container"));
+                        return Err(self.misaligned("container", ask));
                     }
                     break;
                 }
                 // Somebody else took the near ones meanwhile.
                 inner.devices.take_back(&given);
-                if let Some(at) = new.iter().position(|name| *name == container.name) {
+                if let Some(at) = new.iter().position(|name| *name == container.name)
+                    && ask.pool.is_none()
+                {
                     new.remove(at);
                     self.book().take_back(&ask.uid, std::slice::from_ref(&container.name));
                 }
@@ -483,17 +520,58 @@ impl Resources {
         Ok(())
     }
 
-    fn misaligned(&self, scope: &'static str) -> AdmitError {
+    fn misaligned(&self, scope: &'static str, ask: &PodAsk) -> AdmitError {
         if self.inner.topology.policy == TopologyPolicy::SingleNumaNode {
             self.inner.counters.pinning.misaligned.of(["numa_node", scope]).add();
         }
-        AdmitError::Topology
+        match scope {
+            "pod" if ask.pool.is_some() => AdmitError::PodTopology("under pod-scope"),
+            "container" if ask.pod_level => AdmitError::PodTopology("with a container-level"),
+            _ => AdmitError::Topology,
+        }
+    }
+
+    /// Counts what a pod was given as a whole, and its containers of it.
+    fn count_pool(&self, ask: &PodAsk, given: &Result<(bool, bool), AdmitError>) {
+        let counters = &self.inner.counters.pinning;
+        let errors = |resource| counters.allocation_errors.of([resource, "pod"]).add();
+        let (cpus, memory) = match given {
+            Ok(given) => *given,
+            Err(AdmitError::Cpus(_)) => {
+                counters.cpu_errors.add();
+                return errors("cpu");
+            }
+            Err(_) => {
+                counters.memory_requests.add();
+                counters.memory_errors.add();
+                return errors("memory");
+            }
+        };
+        for container in &ask.containers {
+            let each = [
+                (cpus, "cpu", container.cpus > 0, &counters.cpu_requests),
+                (memory, "memory", !container.memory.is_empty(), &counters.memory_requests),
+            ];
+            for (_, resource, own, requests) in each.into_iter().filter(|(given, ..)| *given) {
+                if own {
+                    requests.add();
+                }
+                let kind = if own { "pod_exclusive" } else { "pod_shared" };
+                counters.container_assignments.of([resource, kind]).add();
+                counters.allocations.of([resource, "pod"]).add();
+            }
+        }
     }
 
     fn count(&self, book: &Book, uid: &str, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
         let counters = &self.inner.counters.pinning;
         if matches!(given, Ok(false)) {
             return;
+        }
+        let asks = [("cpu", container.cpus > 0), ("memory", !container.memory.is_empty())];
+        for (resource, _) in asks.into_iter().filter(|(_, asks)| *asks && given.is_ok()) {
+            counters.allocations.of([resource, "node"]).add();
+            counters.container_assignments.of([resource, "node_exclusive"]).add();
         }
         if container.cpus > 0 {
             counters.cpu_requests.add();
@@ -503,12 +581,16 @@ impl Resources {
         }
         match given {
             Err(AdmitError::Cpus(error)) => {
+                counters.allocation_errors.of(["cpu", "node"]).add();
                 counters.cpu_errors.add();
                 if !matches!(error, mainstay_alloc::AssignError::NotEnough(_)) {
                     counters.misaligned.of(["physical_cpu", "container"]).add();
                 }
             }
-            Err(AdmitError::Memory(_)) => counters.memory_errors.add(),
+            Err(AdmitError::Memory(_)) => {
+                counters.allocation_errors.of(["memory", "node"]).add();
+                counters.memory_errors.add();
+            }
             Ok(true) if container.cpus > 0 => {
                 let whole_cores = book.cpus.as_ref().is_some_and(Static::takes_whole_cores);
                 if whole_cores {
@@ -562,14 +644,29 @@ impl Resources {
     }
 
     /// Puts down what containers that run have, where the book does not say: it was lost. From then on pods are let in. How many were put
-    /// down.
-    pub fn rebuild(&self, running: &[Running]) -> usize {
+    /// down. `containers` are all that run: they may hold devices as well.
+    pub fn rebuild(&self, running: &[Running], containers: &[(Arc<Pod>, Vec<String>)]) -> usize {
+        if self.inner.devices.is_lost() {
+            self.inner.devices.rebuild(containers.iter().map(|(pod, names)| (&**pod, names.as_slice())));
+        }
         let mut found = 0;
         {
             let mut book = self.book();
+            let mut pods: BTreeMap<&str, Vec<&Running>> = BTreeMap::new();
             for it in running {
-                let ask = PodAsk::of(&it.pod, self.inner.given);
-                found += usize::from(book.adopt(&ask, it));
+                pods.entry(it.pod.uid_ref()).or_default().push(it);
+            }
+            for containers in pods.values() {
+                let Some(first) = containers.first() else { continue };
+                let ask = PodAsk::of(&first.pod, self.inner.given);
+                match &ask.pool {
+                    Some(pool) => found += usize::from(book.adopt_pool(&ask, pool, containers)),
+                    None => {
+                        for it in containers {
+                            found += usize::from(book.adopt(&ask, it));
+                        }
+                    }
+                }
             }
         }
         self.inner.whole.send_replace(true);
@@ -593,8 +690,8 @@ impl Resources {
         let told = self.book().told();
         self.inner.assignments.send_if_modified(|now| {
             let mut next = Assignments::clone(now);
-            next.set_cpus(told.cpus, told.held_cpus);
-            next.set_memory(told.memory, told.held_memory);
+            next.set_cpus(told.cpus, told.held_cpus, told.pod_cpus);
+            next.set_memory(told.memory, told.held_memory, told.pod_memory);
             if *next.placement != told.placement {
                 next.placement = Arc::new(told.placement);
             }
@@ -606,7 +703,7 @@ impl Resources {
         });
     }
 
-    async fn save(&self) -> Result<(), WriteError> {
+    async fn save(&self) -> Result<(), TextError> {
         self.inner.cpu_file.write(|| self.book().cpu_text()).await?;
         self.inner.memory_file.write(|| self.book().memory_text()).await
     }

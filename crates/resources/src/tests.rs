@@ -61,6 +61,7 @@ impl World {
         let directory = root.path().join("device-plugins");
         let config = DevicesConfig {
             directory,
+            copy: root.path().join("mainstay/devices.json"),
             assignments: sender.clone(),
             patience: Patience::default(),
             counters: Arc::default(),
@@ -235,7 +236,7 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
         running(&pod("takes", &[("c", 2)]), &held),
         running(&pod("system", &[("c", 1)]), "0"),
     ];
-    assert_eq!(world.resources.rebuild(&claims), 1);
+    assert_eq!(world.resources.rebuild(&claims, &[]), 1);
     assert_eq!(world.cpus("one", "c"), held);
     world.admit(&two).await.unwrap();
     world.resources.release(&PodUid::from("two"));
@@ -266,7 +267,7 @@ async fn another_machine_is_no_reason_not_to_start() {
     let world =
         world.again(|root| fs::write(root.join("cpu_manager_state"), text("0-7", "8-9")).unwrap()).await;
     assert!(
-        world.problems[0].contains("held CPUs 8-9, of which 8-9 are not online any more"),
+        world.problems[0].contains("held CPUs 8-9, of which 8-9 are not CPUs of this machine any more"),
         "{:?}",
         world.problems
     );
@@ -285,6 +286,80 @@ async fn cpus_come_and_go() {
         tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap().unwrap();
         assert_eq!(world.cpus("one", "c"), "1,5", "what is held stays");
     }
+}
+
+/// A CPU that is offline when mainstay is started again is its holder's still.
+#[tokio::test]
+async fn a_cpu_that_is_offline_over_a_restart_is_held() {
+    let world = World::start(|_| {});
+    world.admit(&pod("one", &[("c", 2)])).await.unwrap();
+    assert_eq!(world.cpus("one", "c"), "1,5");
+    let (text, one) = (world.file(), pod("one", &[("c", 2)]));
+    let set = |root: &std::path::Path, online: &str| {
+        fs::write(root.join("sys/devices/system/cpu/present"), "0-7\n").unwrap();
+        fs::write(root.join("sys/devices/system/cpu/online"), online).unwrap();
+    };
+    let world = world.again(|root| set(root, "0-4,6-7\n")).await;
+    assert_eq!(world.problems, Vec::<String>::new());
+    assert!(!world.resources.is_lost() && !world.resources.is_due(&one));
+    assert_eq!(world.cpus("one", "c"), "1", "it runs on what there is");
+    assert_eq!(world.cpus("other", "c"), "shared 0,2-4,6-7", "nobody else runs there");
+    let world = world.again(|root| set(root, "0-7\n")).await;
+    assert_eq!(world.cpus("one", "c"), "1,5");
+    world.tasks.drain(Duration::from_secs(5)).await;
+    assert_eq!(world.file(), text);
+}
+
+/// C30: who would share nothing is refused, by the strict policies because nothing suits it.
+#[tokio::test]
+async fn c30_pods_as_a_whole() {
+    let whole = |uid: &str, own: &[(&str, u32)], shares: bool| -> Pod {
+        let mut it = pod(uid, own);
+        let spec = it.spec.as_mut().unwrap();
+        if shares {
+            spec.containers.push(serde_json::from_value(json!({ "name": "shares" })).unwrap());
+        }
+        let list = json!({ "cpu": "2", "memory": "4Gi" });
+        spec.resources = serde_json::from_value(json!({ "requests": list, "limits": list })).unwrap();
+        it
+    };
+    let start = |change: fn(&mut ResourcesConfig)| World::start(change);
+    let world = start(|config| {
+        one_node(config);
+        (config.pod_level, config.topology.whole_pods) = (true, true);
+        config.topology.policy = TopologyPolicy::BestEffort;
+    });
+    let (reason, message) = world.admit(&whole("p", &[("a", 1), ("b", 1)], true)).await.unwrap_err();
+    assert_eq!(reason, "EmptyPodSharedPoolError");
+    assert!(message.ends_with("leaving no cpus for shared containers"), "{message}");
+    assert_eq!(world.cpus("p", "a"), "shared 0-7");
+    assert_eq!(world.counters.pinning.allocation_errors.of(["cpu", "pod"]).get(), 1);
+    world.admit(&whole("q", &[("a", 1)], true)).await.unwrap();
+    let told = world.assignments.borrow().pods[&PodUid::from("q")].clone();
+    assert_eq!((told.cpus.len(), told.memory[0].bytes), (2, 4 << 30));
+    let set = |name: &str| world.cpus("q", name).parse::<CpuSet>().unwrap();
+    assert!((&set("a") & &set("shares")).is_empty() && set("a").len() == 1 && set("shares").len() == 1);
+    assert!(world.resources.place("q", "shares").pooled);
+    let world = world.again(|_| {}).await;
+    assert!(!world.resources.is_due(&whole("q", &[("a", 1)], true)));
+    assert_eq!(*world.assignments.borrow().pods[&PodUid::from("q")], *told);
+
+    let world = start(|config| {
+        one_node(config);
+        (config.pod_level, config.topology.whole_pods) = (true, true);
+    });
+    let (reason, message) = world.admit(&whole("p", &[("a", 1), ("b", 1)], true)).await.unwrap_err();
+    assert_eq!(reason, "TopologyAffinityError");
+    assert!(message.starts_with("Pod Scope pod with pod-level resources failed admission"), "{message}");
+    // In the container scope each is looked at by itself.
+    let world = start(|config| {
+        one_node(config);
+        config.pod_level = true;
+    });
+    world.admit(&whole("p", &[("a", 1), ("b", 1)], true)).await.unwrap();
+    let told = world.assignments.borrow().pods[&PodUid::from("p")].clone();
+    assert!(told.cpus.is_empty() && told.containers["a"].cpus.len() == 1);
+    assert!(world.cpus("p", "shares").starts_with("shared"));
 }
 
 fn one_node(config: &mut ResourcesConfig) {

@@ -357,6 +357,33 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.durations(&[], source.counters.worker_starts.read()),
     },
     Family {
+        name: "kubelet_resource_manager_allocation_errors_total",
+        help: "[ALPHA] Number of errors encountered during exclusive resource allocation.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["resource_name", "source"], &source.counters.pinning.allocation_errors.all())
+        },
+    },
+    Family {
+        name: "kubelet_resource_manager_allocations_total",
+        help: "[ALPHA] Number of exclusive resource allocations performed by a resource manager.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["resource_name", "source"], &source.counters.pinning.allocations.all())
+        },
+    },
+    Family {
+        name: "kubelet_resource_manager_container_assignments_total",
+        help: "[ALPHA] Number of containers with a specific type of resource assignment.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(
+                ["resource_name", "assignment_type"],
+                &source.counters.pinning.container_assignments.all(),
+            )
+        },
+    },
+    Family {
         name: "kubelet_run_podsandbox_duration_seconds",
         help: "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
         kind: Kind::Histogram,

@@ -78,30 +78,40 @@ impl Assignments {
         self.drop_empty();
     }
 
-    /// The same with other exclusive CPUs; what is held beside CPUs stays.
+    /// The same with other exclusive CPUs, of containers and of pods as a whole; what is held beside CPUs stays.
     pub fn set_cpus(
         &mut self,
         allocatable: BTreeSet<u32>,
         held: impl IntoIterator<Item = (PodUid, Box<str>, BTreeSet<u32>)>,
+        pods: impl IntoIterator<Item = (PodUid, BTreeSet<u32>)>,
     ) {
         self.allocatable.cpus = allocatable;
         self.each(|container| container.cpus.clear());
+        self.pods.values_mut().for_each(|pod| Arc::make_mut(pod).cpus.clear());
         for (uid, name, cpus) in held {
             self.container(uid, name).cpus = cpus;
+        }
+        for (uid, cpus) in pods {
+            Arc::make_mut(self.pods.entry(uid).or_default()).cpus = cpus;
         }
         self.drop_empty();
     }
 
-    /// The same with other memory; what is held beside memory stays.
+    /// The same with other memory, of containers and of pods as a whole; what is held beside memory stays.
     pub fn set_memory(
         &mut self,
         allocatable: Vec<MemoryBlock>,
         held: impl IntoIterator<Item = (PodUid, Box<str>, Vec<MemoryBlock>)>,
+        pods: impl IntoIterator<Item = (PodUid, Vec<MemoryBlock>)>,
     ) {
         self.allocatable.memory = allocatable;
         self.each(|container| container.memory.clear());
+        self.pods.values_mut().for_each(|pod| Arc::make_mut(pod).memory.clear());
         for (uid, name, memory) in held {
             self.container(uid, name).memory = memory;
+        }
+        for (uid, memory) in pods {
+            Arc::make_mut(self.pods.entry(uid).or_default()).memory = memory;
         }
         self.drop_empty();
     }
@@ -229,7 +239,7 @@ mod tests {
             nodes: Vec::new(),
             health: DeviceHealth::Healthy,
         };
-        all.set_cpus([1, 2].into(), [(PodUid::from("p"), "c".into(), [1].into())]);
+        all.set_cpus([1, 2].into(), [(PodUid::from("p"), "c".into(), [1].into())], []);
         all.set_devices(
             vec![device.clone()],
             [
@@ -242,7 +252,7 @@ mod tests {
         all.set_devices(Vec::new(), []);
         assert_eq!(all.pods.len(), 1);
         assert_eq!(all.allocatable.cpus, [1, 2].into());
-        all.set_cpus(BTreeSet::new(), []);
+        all.set_cpus(BTreeSet::new(), [], []);
         assert_eq!(all, Assignments::default());
     }
 }

@@ -307,6 +307,12 @@ pub struct PinningCounters {
     pub aligned: ByLabels<Counter, 2>,
     /// Containers that were refused because theirs would not.
     pub misaligned: ByLabels<Counter, 2>,
+    /// CPUs and memory that were given to containers, by the resource and by whose they were before: the node's or the pod's.
+    pub allocations: ByLabels<Counter, 2>,
+    /// What could not be given, likewise.
+    pub allocation_errors: ByLabels<Counter, 2>,
+    /// Containers that were given some, by the resource and how they have it: alone of the node's, alone of the pod's, or with others of the pod.
+    pub container_assignments: ByLabels<Counter, 2>,
 }
 
 impl Default for PinningCounters {
@@ -321,6 +327,9 @@ impl Default for PinningCounters {
             memory_errors: Counter::default(),
             aligned: ByLabels::new(Counter::default),
             misaligned: ByLabels::new(Counter::default),
+            allocations: ByLabels::new(Counter::default),
+            allocation_errors: ByLabels::new(Counter::default),
+            container_assignments: ByLabels::new(Counter::default),
         }
     }
 }

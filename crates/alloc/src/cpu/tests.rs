@@ -56,6 +56,7 @@ fn check(machine: &Machine, free: &str, count: usize, packing: Packing, expected
     assert_eq!(picked.to_string(), set(expected).to_string(), "{count} of {free} by {packing:?}");
 }
 
+/// C1, C2, C3, C5, C6, C7 and C8 of the reference.
 #[test]
 fn packed_as_upstream_packs() {
     let (a, b, c) = (one_socket(), two_sockets(), four_nodes());
@@ -86,6 +87,7 @@ fn packed_as_upstream_packs() {
     check(&a, "all", 2, PLAIN, "0,4");
 }
 
+/// C4 and C9.
 #[test]
 fn too_many() {
     let text = |free: &str, count| take(&one_socket(), &set(free), count, PLAIN).unwrap_err().to_string();
@@ -94,6 +96,7 @@ fn too_many() {
     assert_eq!(text("0,99", 2), "not enough cpus available to satisfy request: requested=2, available=1");
 }
 
+/// C12.
 #[test]
 fn spread_over_cores() {
     let spread = Packing { spread: true, ..PLAIN };
@@ -101,6 +104,7 @@ fn spread_over_cores() {
     check(&two_sockets(), "all", 8, spread, "0,2,4,6,8,10,1,3");
 }
 
+/// C13.
 #[test]
 fn within_caches() {
     let by_cache = Packing { by_cache: true, ..PLAIN };
@@ -110,6 +114,7 @@ fn within_caches() {
     check(&two_caches(), "1-7,9-15", 3, by_cache, "1-2,9");
 }
 
+/// C10, C11 and C11b.
 #[test]
 fn distributed_over_nodes() {
     let by = |group| Packing { over_nodes: Some(group), ..PLAIN };

@@ -81,6 +81,7 @@ fn what_is_asked_for_is_given_and_kept() {
     assert_eq!(ledger.holders().collect::<Vec<_>>(), ["q"]);
 }
 
+/// D19, D20, D28 and D29, for pods that are new; those that run are not judged again (D21).
 #[test]
 fn who_offers_nothing_gives_nothing() {
     let mut ledger = ledger(&[("a", false)]);
@@ -98,6 +99,7 @@ fn who_offers_nothing_gives_nothing() {
     assert_eq!(admit(&mut nobody, &wants).unwrap(), [Vec::<String>::new()], "not a resource of devices");
 }
 
+/// D3, D4, D7, D27 and D30.
 #[test]
 fn amounts_follow_health_and_plugins() {
     let mut ledger = ledger(&[("a", true), ("b", true), ("c", false), ("d", false)]);
@@ -122,6 +124,7 @@ fn amounts_follow_health_and_plugins() {
     assert_eq!(amount(&again), (0, 0, 1), "after a restart it is known, and how many is not");
 }
 
+/// D16.
 #[test]
 fn init_containers_leave_their_devices_and_sidecars_do_not() {
     let mut ledger = ledger(&[("a", true), ("b", true), ("c", true)]);
@@ -134,6 +137,7 @@ fn init_containers_leave_their_devices_and_sidecars_do_not() {
     assert_eq!(given.unwrap(), [&["a", "b"][..], &["a"], &["a", "b", "c"]]);
 }
 
+/// D23 and D24.
 #[test]
 fn advice_is_advice() {
     let mut ledger = ledger(&[("a", true), ("b", true), ("c", true), ("d", true)]);
@@ -150,6 +154,7 @@ fn advice_is_advice() {
     assert_eq!(short, ["c".into(), "d".into(), "b".into(), "a".into()].to_vec() as Vec<Arc<str>>);
 }
 
+/// D22.
 #[test]
 fn what_a_plugin_refuses_is_free_again_and_not_in_the_file() {
     let mut ledger = ledger(&[("a", true)]);
@@ -256,4 +261,36 @@ fn from_where_devices_could_be_had() {
     let nowhere: Arc<str> = "example.com/other".into();
     ledger.list(&nowhere, [(Arc::from("x"), Device { healthy: true, nodes: vec![] })].into());
     assert_eq!(ledger.hints(&ask_for(&nowhere, "p", 1), nodes), None);
+}
+
+/// D31: one ID under two resources is two devices.
+#[test]
+fn d31_an_id_is_a_resources_own() {
+    let other: Arc<str> = "example.com/other".into();
+    let mut ledger = ledger(&[("a", true)]);
+    ledger.list(&other, devices(&[("a", true)]));
+    admit(&mut ledger, &pod("p", &[("main", "app", 1)])).unwrap();
+    ledger.take(&ask_for(&other, "q", 1), &[], None).unwrap();
+    ledger.list(&other, devices(&[("a", false)]));
+    assert_eq!(ledger.health(RESOURCE, "a"), DeviceHealth::Healthy);
+    assert_eq!(ledger.health(&other, "a"), DeviceHealth::Unhealthy);
+}
+
+/// D32: a resource of which no plugin has told is not given out here, whoever else serves it.
+#[test]
+fn d32_what_no_plugin_has_told_of_is_nobodys_business() {
+    let ledger = ledger(&[("a", true)]);
+    assert_eq!(ledger.look(&ask_for(&"example.com/claimed".into(), "p", 1)), Ok(None));
+}
+
+/// Of what a pod holds already nothing is counted a second time when it is looked where the whole pod could lie.
+#[test]
+fn a_pod_is_not_counted_twice() {
+    let (mut ledger, resource) = two_nodes();
+    ledger.take(&ask_for(&resource, "p", 2), &[], Some([1].into_iter().collect())).unwrap();
+    let whole = Ask { container: String::new(), ..ask_for(&resource, "p", 3) };
+    let hints = ledger.hints(&whole, [0, 1].into_iter().collect()).unwrap();
+    let shown: Vec<_> =
+        hints.iter().map(|it| (it.nodes.unwrap().iter().collect::<Vec<_>>(), it.preferred)).collect();
+    assert_eq!(shown, [(vec![1], true), (vec![0, 1], false)]);
 }

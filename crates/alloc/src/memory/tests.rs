@@ -118,9 +118,9 @@ fn what_the_machine_has_no_more_is_left_out() {
     let mut all = MemoryStatic::new(machine(2));
     give(&mut all, "p", "c", 12, Use::Lasting).unwrap();
     give(&mut all, "q", "c", 2, Use::Lasting).unwrap();
-    let (again, problems) = MemoryStatic::restore(machine(2), all.entries());
+    let (again, problems) = MemoryStatic::restore(machine(2), all.entries(), all.pools());
     assert_eq!((problems, again.nodes()), (Vec::new(), all.nodes()));
-    let (again, problems) = MemoryStatic::restore(machine(1), all.entries());
+    let (again, problems) = MemoryStatic::restore(machine(1), all.entries(), all.pools());
     assert_eq!((problems.len(), free(&again)), (2, vec![9]));
 }
 
@@ -134,7 +134,7 @@ proptest! {
             match what {
                 0 => { all.release(&uid); }
                 1 => {
-                    let (again, problems) = MemoryStatic::restore(machine(3), all.entries());
+                    let (again, problems) = MemoryStatic::restore(machine(3), all.entries(), all.pools());
                     prop_assert_eq!(problems, Vec::<String>::new());
                     all = again;
                 }
@@ -157,4 +157,44 @@ proptest! {
         all.keep_only(|_| false);
         prop_assert_eq!(free(&all), [9, 9, 9]);
     }
+}
+
+/// Of what a pod holds already nothing is counted a second time when it is looked where the whole pod could lie.
+#[test]
+fn a_pod_is_not_counted_twice() {
+    let mut all = MemoryStatic::new(machine(2));
+    let near = Hint { nodes: Some(mask(&[1])), preferred: true };
+    all.assign("p", "a", &memory(5), Use::Lasting, near).unwrap();
+    let hints = all.pod_hints("p", &memory(9)).remove(0).unwrap();
+    assert_eq!(hints.iter().map(|it| it.nodes.unwrap()).collect::<Vec<_>>(), [mask(&[1])]);
+}
+
+/// Memory of a pod as a whole: those that have some to themselves, those that share, and init containers.
+#[test]
+fn c29_a_pod_has_memory_as_a_whole() {
+    let mut all = MemoryStatic::new(machine(2));
+    let part = |name: &str, gib: u64| Part {
+        name: name.to_owned(),
+        passes: name.starts_with('i'),
+        own: if gib == 0 { Bytes::new() } else { memory(gib) },
+    };
+    let parts = [part("i", 0), part("s", 1), part("a", 2), part("b", 0)];
+    assert_eq!(all.assign_pool("p", &memory(6), &parts, Hint::ANY), Ok(true));
+    let held = |name: &str| all.of("p", name).unwrap().iter().map(|block| block.bytes / GIB).sum::<u64>();
+    assert_eq!([held("i"), held("s"), held("a"), held("b")], [6, 1, 2, 3]);
+    assert_eq!(free(&all), [3, 9]);
+    let (again, problems) = MemoryStatic::restore(machine(2), all.entries(), all.pools());
+    assert_eq!((again.nodes(), problems), (all.nodes(), Vec::new()));
+    // C30.
+    let greedy = [part("a", 6), part("b", 0)];
+    let error = all.assign_pool("q", &memory(6), &greedy, Hint::ANY).unwrap_err().to_string();
+    assert!(
+        error.starts_with("pod rejected, sum of exclusive container memory requests equals pod budget"),
+        "{error}"
+    );
+    // C31.
+    all.take_back("p", &["i", "s", "a"].map(str::to_owned));
+    assert_eq!(free(&all), [3, 9]);
+    all.take_back("p", &["b".to_owned()]);
+    assert_eq!(free(&all), [9, 9]);
 }

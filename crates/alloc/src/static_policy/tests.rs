@@ -18,6 +18,7 @@ fn two_sockets() -> Machine {
     Machine::new((0..12).map(|cpu| (cpu, place(cpu))).collect())
 }
 
+/// C9, C22 and C23.
 #[test]
 fn reserved_cpus_are_shared_and_not_given_out() {
     let mut cpus = Static::new(small(), set("0"), Options::default());
@@ -34,6 +35,7 @@ fn reserved_cpus_are_shared_and_not_given_out() {
     assert_eq!(cpus.shared().clone(), set("1-7"));
 }
 
+/// C14 and C15.
 #[test]
 fn whole_cores_or_nothing() {
     let options = Options { whole_cores: true, ..Options::default() };
@@ -73,7 +75,7 @@ fn a_restart_changes_nothing_and_what_cannot_be_is_told() {
     cpus.assign("p", "c", 3, Use::Lasting, None).unwrap();
     let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
     let strict = Options { whole_cores: true, ..options };
-    let (again, problems) = Static::restore(small(), set("0"), strict, &state);
+    let (again, problems) = Static::restore(small(), set("0"), strict, &CpuSet::default(), &state);
     assert_eq!(
         (again.state(), problems),
         (state, Vec::new()),
@@ -83,15 +85,129 @@ fn a_restart_changes_nothing_and_what_cannot_be_is_told() {
     for (uid, name, held) in [("a", "c", "1-2"), ("a", "d", "2"), ("b", "c", "2-3"), ("c", "c", "7-8")] {
         state.entries.entry(uid.to_owned()).or_default().insert(name.to_owned(), set(held));
     }
-    let (healed, problems) = Static::restore(small(), set("0"), options, &state);
+    let (healed, problems) = Static::restore(small(), set("0"), options, &CpuSet::default(), &state);
     assert_eq!(healed.shared().clone(), set("0,3-7"));
     assert_eq!(
         problems,
         [
             "container c of pod b held CPUs 2-3, of which 2 are another pod's",
-            "container c of pod c held CPUs 7-8, of which 8 are not online any more",
+            "container c of pod c held CPUs 7-8, of which 8 are not CPUs of this machine any more",
         ]
     );
+}
+
+/// A CPU that is offline over a restart is its holder's still; the holder runs on the others meanwhile.
+#[test]
+fn what_is_offline_is_held_over_a_restart() {
+    let options = Options::default();
+    let mut cpus = Static::new(small(), set("0"), options);
+    cpus.assign("p", "c", 2, Use::Lasting, None).unwrap();
+    cpus.assign("q", "c", 1, Use::Lasting, None).unwrap();
+    let held = cpus.of("p", "c").unwrap().clone();
+    let (off, on) = (held.iter().last().unwrap(), held.iter().next().unwrap());
+    let rest = |off: u32| {
+        Machine::new(small().places().filter(|(cpu, _)| *cpu != off).map(|(cpu, it)| (cpu, *it)).collect())
+    };
+    let (again, problems) = Static::restore(rest(off), set("0"), options, &set("0-7"), &cpus.state());
+    assert_eq!((problems, again.of("p", "c").cloned()), (Vec::new(), Some(held.clone())));
+    assert_eq!(again.place("p", "c"), ([on].into_iter().collect(), true));
+    assert!(!again.shared().contains(off) && !again.shared().contains(on));
+    let mut back = again;
+    back.set_machine(small());
+    assert_eq!(back.place("p", "c"), (held.clone(), true));
+    assert_eq!(back.state(), cpus.state());
+    // All of its CPUs are away: it runs where everybody runs, and they are nobody else's.
+    let away = cpus.of("q", "c").unwrap().iter().next().unwrap();
+    back.set_machine(rest(away));
+    assert_eq!(back.place("q", "c"), (back.shared().clone(), true));
+    // CPUs that the machine does not have are nobody's.
+    let (_, problems) = Static::restore(rest(off), set("0"), options, &CpuSet::default(), &cpus.state());
+    assert_eq!(problems.len(), 1, "{problems:?}");
+}
+
+fn part(name: &str, own: usize) -> Part<usize> {
+    Part { name: name.to_owned(), passes: name.starts_with('i'), own }
+}
+
+/// C21: only who is new is given anything; asked again for another number, a container keeps what it has.
+#[test]
+fn c21_a_resize_changes_nothing() {
+    let mut cpus = Static::new(small(), set("0"), Options::default());
+    let own = cpus.assign("p", "c", 2, Use::Lasting, None).unwrap();
+    let before = cpus.state();
+    assert_eq!(cpus.assign("p", "c", 4, Use::Lasting, None), Ok(own));
+    assert_eq!(cpus.state(), before);
+}
+
+/// Of what a pod holds already nothing is counted a second time when it is looked where the whole pod could lie.
+#[test]
+fn a_pod_is_not_counted_twice() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    cpus.assign("p", "a", 4, Use::Lasting, Some([1].into_iter().collect())).unwrap();
+    let hints = cpus.pod_hints("p", 6).unwrap();
+    let shown: Vec<_> =
+        hints.iter().map(|it| (it.nodes.unwrap().iter().collect::<Vec<_>>(), it.preferred)).collect();
+    assert_eq!(shown, [(vec![1], true), (vec![0, 1], false)]);
+}
+
+/// C29: two that have CPUs to themselves and one that shares.
+#[test]
+fn c29_a_pod_has_cpus_as_a_whole() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    let parts = [part("a", 1), part("b", 1), part("c", 0)];
+    let near = Some([0].into_iter().collect());
+    assert_eq!(cpus.assign_pool("p", 3, &parts, near), Ok(true));
+    let of = |name: &str| cpus.of("p", name).unwrap().to_string();
+    assert_eq!((of("a"), of("b"), of("c")), ("6".into(), "2".into(), "8".into()));
+    assert_eq!(cpus.pool("p").unwrap().to_string(), "2,6,8");
+    assert_eq!(cpus.shared().clone(), &set("0-11") - &set("2,6,8"));
+    let (again, problems) =
+        Static::restore(two_sockets(), set("0"), Options::default(), &CpuSet::default(), &cpus.state());
+    assert_eq!((again.state(), problems), (cpus.state(), Vec::new()));
+    assert_eq!(cpus.assign_pool("p", 3, &parts, near), Ok(false), "asked again, the same");
+    assert_eq!(cpus.place("p", "unknown"), (set("2,6,8"), true));
+}
+
+/// What sidecars have is theirs; what other init containers have is there again for those after them.
+#[test]
+fn c29_init_containers_of_a_pod_as_a_whole() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    let parts = [part("i1", 4), part("s", 1), part("i2", 0), part("a", 2), part("b", 0)];
+    assert_eq!(cpus.assign_pool("p", 4, &parts, Some([1].into_iter().collect())), Ok(true));
+    let of = |name: &str| cpus.of("p", name).unwrap().clone();
+    let pool = cpus.pool("p").unwrap().clone();
+    assert_eq!((of("i1"), of("i2")), (pool.clone(), &pool - &of("s")));
+    assert_eq!((of("a").len(), of("b")), (2, &(&pool - &of("s")) - &of("a")));
+}
+
+/// C30: those that share would have none.
+#[test]
+fn c30_a_pod_whose_containers_leave_nothing_to_share() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    for (parts, error) in [
+        (vec![part("a", 2), part("b", 1), part("c", 0)], AssignError::NothingShared),
+        (vec![part("s", 3), part("i", 0), part("a", 0)], AssignError::NothingForInit),
+    ] {
+        assert_eq!(cpus.assign_pool("p", 3, &parts, None), Err(error));
+        assert_eq!((cpus.entries().len(), cpus.pools().len()), (0, 0));
+    }
+    // In the container scope each is looked at by itself, and who shares shares with everybody.
+    for (name, count) in [("a", 2), ("b", 1)] {
+        cpus.assign("p", name, count, Use::Lasting, None).unwrap();
+    }
+    assert_eq!(cpus.assign_pool("q", 3, &[part("a", 2), part("b", 1)], None), Ok(true), "nobody shares");
+}
+
+/// C31: what the pod has is free again only when the last of its containers has gone.
+#[test]
+fn c31_a_pool_goes_with_the_last_container() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    let whole = cpus.shared().clone();
+    cpus.assign_pool("p", 3, &[part("a", 1), part("c", 0)], None).unwrap();
+    cpus.take_back("p", &["a".to_owned()]);
+    assert_eq!((cpus.pool("p").map(CpuSet::len), cpus.shared().len()), (Some(3), whole.len() - 3));
+    cpus.take_back("p", &["c".to_owned()]);
+    assert_eq!((cpus.pool("p"), cpus.shared()), (None, &whole));
 }
 
 proptest! {
@@ -107,7 +223,7 @@ proptest! {
                 0 => { cpus.keep_only(|other| other != uid); }
                 1 => {
                     let state = CpuState::from_text(&cpus.state().to_text()).unwrap();
-                    let (again, problems) = Static::restore(two_sockets(), set("0"), options, &state);
+                    let (again, problems) = Static::restore(two_sockets(), set("0"), options, &CpuSet::default(), &state);
                     prop_assert_eq!(problems, Vec::<String>::new());
                     prop_assert_eq!(again.state(), cpus.state());
                     cpus = again;

@@ -357,6 +357,7 @@ fn resources() {
             "memoryReservationPolicy: TieredReservation\nfeatureGates: {MemoryQoS: false}",
             "memoryReservationPolicy \"TieredReservation\" requires MemoryQoS feature gate to be enabled",
         ),
+        // C26.
         (
             "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
             "cpuManagerPolicyOptions need cpuManagerPolicy (--cpu-manager-policy) static, not \"none\"",

@@ -129,6 +129,29 @@ pub fn pinned_memory(pod: &Pod, container: &Container, pod_level_managers: bool)
         return BTreeMap::new();
     }
     let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    memory_bytes(requests)
+}
+
+/// Whether the pod says itself what it needs, so that its containers need not.
+#[must_use]
+pub fn has_pod_level_resources(pod: &Pod) -> bool {
+    pod_level(pod).is_some()
+}
+
+/// What a Guaranteed pod with pod-level resources is to have as a whole where CPUs and memory are given out to pods: CPUs, if they are a whole number,
+/// and bytes of memory by type.
+#[must_use]
+pub fn pooled(pod: &Pod) -> Option<(usize, BTreeMap<String, u64>)> {
+    let own = pod_level(pod)?;
+    if qos_class(pod) != QosClass::Guaranteed {
+        return None;
+    }
+    let milli = amount(own.requests.as_ref(), "cpu").map_or(0, Quantity::milli);
+    let cpus = if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 };
+    Some((cpus, memory_bytes(own.requests.as_ref())))
+}
+
+fn memory_bytes(requests: Option<&BTreeMap<String, ApiQuantity>>) -> BTreeMap<String, u64> {
     let memory = amounts(requests).filter(|(name, _)| *name == "memory" || name.starts_with("hugepages-"));
     let bytes = memory.map(|(name, amount)| (name.to_owned(), u64::try_from(amount.value()).unwrap_or(0)));
     bytes.filter(|(_, bytes)| *bytes > 0).collect()

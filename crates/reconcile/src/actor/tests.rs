@@ -71,6 +71,7 @@ fn desired(synced: bool) -> DesiredState {
 fn resources(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_resources::Resources {
     let config = mainstay_devices::DevicesConfig {
         directory: dir.join("device-plugins"),
+        copy: dir.join("mainstay/devices.json"),
         assignments: watch::channel(Arc::default()).0,
         patience: mainstay_devices::Patience::default(),
         counters: Arc::default(),
