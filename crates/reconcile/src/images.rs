@@ -203,7 +203,11 @@ async fn pull(
         }
         pulled.map(|present| (present, pulling.elapsed()))
     };
-    let result = match order.cancel.cut(Box::pin(work)).await {
+    let mut span = mainstay_trace::child("image pull");
+    if span.is_recorded() {
+        span.set("container.image.name", asked.to_owned());
+    }
+    let result = match order.cancel.cut(span.run(Box::pin(work))).await {
         None => return Err(Wanted::Cancelled),
         Some(result) => result,
     };
@@ -222,6 +226,7 @@ async fn pull(
         }
         Err(trouble) => {
             let (reason, message) = trouble.face(asked);
+            span.fail(&message);
             warn!(image, reason, message, "cannot pull the image");
             shared.event(
                 desired,

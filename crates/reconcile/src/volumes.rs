@@ -96,9 +96,15 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     if !makes || volumes.is_empty() {
         return true;
     }
-    let Some(troubles) = order.cancel.cut(Box::pin(set_up(shared, order, &volumes))).await else {
+    let mut span = mainstay_trace::child("volumes");
+    let work = span.run(Box::pin(set_up(shared, order, &volumes)));
+    let Some(troubles) = order.cancel.cut(work).await else {
         return false;
     };
+    if let Some(first) = troubles.iter().find(|trouble| !trouble.only_stale) {
+        span.fail(&first.message);
+    }
+    drop(span);
     tell(shared, &order.desired, &troubles);
     let waits: Vec<_> = troubles.iter().filter(|trouble| !trouble.only_stale).collect();
     let uid = &order.desired.uid;

@@ -32,6 +32,8 @@ pub(crate) struct Source<'a> {
     pub(crate) counters: &'a NodeCounters,
     pub(crate) facts: &'a Facts,
     pub(crate) events_dropped: u64,
+    /// What became of spans; `None` where nobody wants any.
+    pub(crate) traces: Option<mainstay_trace::Counts>,
     pub(crate) assignments: &'a Assignments,
     pub(crate) own: Own,
 }
@@ -488,6 +490,22 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.put(&[], number(source.samples.cost.micros) / 1e6),
     },
     Family {
+        name: "mainstay_trace_spans_total",
+        help: "Number of spans by what became of them: sent to the collector, dropped because too many waited, failed because it did not take them in time, refused by it",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            let Some(counts) = source.traces else { return };
+            for (result, count) in [
+                ("dropped", counts.dropped),
+                ("failed", counts.failed),
+                ("refused", counts.refused),
+                ("sent", counts.sent),
+            ] {
+                lines.count(&[("result", result)], count);
+            }
+        },
+    },
+    Family {
         name: "process_cpu_seconds_total",
         help: "Total user and system CPU time spent in seconds.",
         kind: Kind::Counter,
@@ -807,6 +825,7 @@ mod tests {
             counters: &counters,
             facts: &facts,
             events_dropped: 0,
+            traces: None,
             assignments: &Assignments::default(),
             own: Own::default(),
         };
