@@ -16,7 +16,7 @@ use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
     volumes::{
         MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, affinity_of,
-        image_volumes, mount_wishes, plugin_name, pod_dir, set_up as describe, volume_path, with_claims,
+        image_volumes, mount_wishes, plugin_behind, pod_dir, set_up as describe, volume_path, with_claims,
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
@@ -189,7 +189,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
             continue;
         }
         match describe(pod, volume, &context) {
-            Ok(setup) => setups.push((setup, plugin_name(volume))),
+            Ok(setup) => setups.push((setup, plugin_behind(pod, volume, &order.objects))),
             Err(error) => troubles.push(Trouble {
                 volume: volume.name.clone(),
                 message: with_verdict(order, &error),
