@@ -721,6 +721,7 @@ impl Actor {
     fn removed(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.remove(uid) else { return };
         info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod is gone");
+        self.shared.config.counters.pull_times.take(uid);
         self.shared.records.forget(uid);
         let now = Timestamp::now();
         if let Some(wanted) = self.desired.pods.get(uid) {

@@ -211,6 +211,10 @@ async fn pull(
         None => return Err(Wanted::Cancelled),
         Some(result) => result,
     };
+    let is_new = |name: &str| order.observed.as_deref().is_none_or(|pod| pod.newest(name).is_none());
+    if desired.pod.spec_ref().containers.iter().any(|container| is_new(&container.name)) {
+        shared.config.counters.pull_times.add(&desired.uid, begun.elapsed());
+    }
     match result {
         Ok((present, took)) => {
             let size = present.size;

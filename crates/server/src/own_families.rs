@@ -333,6 +333,18 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.durations(&[], source.counters.pod_starts.read()),
     },
     Family {
+        name: "kubelet_pod_start_sli_duration_seconds",
+        help: "[ALPHA] Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_start_slis.read()),
+    },
+    Family {
+        name: "kubelet_pod_start_total_duration_seconds",
+        help: "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_start_totals.read()),
+    },
+    Family {
         name: "kubelet_pod_status_sync_duration_seconds",
         help: "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
         kind: Kind::Histogram,
