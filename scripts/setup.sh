@@ -153,8 +153,8 @@ main() {
         cargo install --quiet --locked --version "$CARGO_DENY_VERSION" cargo-deny
     fi
     python
-    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl, streaming client and sample device plugin, etcd, metrics-server" "built from tools/ if they changed (minutes on the first time)"
-    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server probe-target runc sample-device-plugin streamclient
+    thing "containerd 2.4, runc 1.3, crictl, upstream's kubelet, API server, controllers, scheduler, kubectl, streaming client and sample device plugin, etcd, metrics-server, OpenTelemetry's collector" "built from tools/ if they changed (minutes on the first time)"
+    cargo xtask tools containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server otel-collector probe-target runc sample-device-plugin streamclient
 }
 
 main "$@"

@@ -9,11 +9,12 @@ use std::{
 };
 
 /// Each in a directory of its own, because upstream gave two of them the same package.
-const INTERFACES: [(&str, &[&str]); 5] = [
+const INTERFACES: [(&str, &[&str]); 6] = [
     ("podinfo", &["podinfo/v1alpha1/api.proto"]),
     ("pods", &["pods/v1alpha1/api.proto"]),
     ("podresources", &["podresources/v1/api.proto", "mainstay/podresources/v1alpha1/watch.proto"]),
     ("podresources_v1alpha1", &["podresources/v1alpha1/api.proto"]),
+    ("otlp", &["opentelemetry/trace_service.proto"]),
     ("plugins", &["deviceplugin/v1beta1/api.proto", "pluginregistration/v1/api.proto"]),
 ];
 

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Layers from the lowest up, as in ARCHITECTURE.md. A crate may use only what stands in a row above its own.
 const LAYERS: [(&str, &[&str]); 7] = [
-    ("words", &["types", "config", "task", "proto"]),
+    ("words", &["types", "config", "task", "proto", "trace"]),
     ("brains", &["podspec", "lifecycle", "policy", "alloc"]),
     (
         "mechanisms",
@@ -46,6 +46,8 @@ const SIDEWAYS: &[(&str, &[&str])] = &[
     // Both speak of ids and quantities.
     ("config", &["types"]),
     ("task", &["types"]),
+    // Spans are sent by a task, in OpenTelemetry's words.
+    ("trace", &["task", "proto"]),
     // What a pod asks for is read from its spec in one place.
     ("policy", &["podspec"]),
     // The embedded runtime is made of its neighbours.

@@ -25,7 +25,7 @@ cargo xtask COMMAND
 
   ci              everything CI checks: format, lints, layers, dependencies, all tests
   layers          check that crates depend only downwards and keep the workspace's rules
-  tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server probe-target runc streamclient
+  tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server otel-collector probe-target runc streamclient
   run [--once]    a node with the example pods on a private containerd, until Ctrl-C
                   (--once: only until every pod has run)
   cluster         etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C

@@ -26,7 +26,7 @@ const KUBERNETES: &[&str] = &[
     "k8s.io/client-go/pkg/version.gitVersion=v1.37.1",
 ];
 
-const PEERS: [Peer; 11] = [
+const PEERS: [Peer; 12] = [
     Peer {
         name: "containerd",
         packages: &[
@@ -70,6 +70,13 @@ const PEERS: [Peer; 11] = [
             "k8s.io/client-go/pkg/version.gitVersion=v0.9.0",
             "k8s.io/component-base/version.gitVersion=v0.9.0",
         ],
+        cgo: None,
+    },
+    // Who takes traces: OpenTelemetry's collector, of the parts that tests need.
+    Peer {
+        name: "otel-collector",
+        packages: &["mainstay.local/tools/otel-collector"],
+        variables: &[],
         cgo: None,
     },
     // Our own, with no dependencies: what probes are tried on.

@@ -20,12 +20,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Not run without being asked for (by name or `--all`), and why.
-const LEFT_OUT: [(&str, &str); 2] = [
+const LEFT_OUT: [(&str, &str); 3] = [
     (
         "scale",
         "a hundred pods cost an emulated CPU an hour, and its speed says nothing about how much a node can bear",
     ),
     ("consumers", "there is no Prometheus in the machine"),
+    (
+        "traces",
+        "there is no OpenTelemetry collector in the machine, and nothing in it depends on the machine",
+    ),
 ];
 /// Nor these, which are another tier: a control plane beside the node costs an emulated CPU minutes for each of them.
 const WITH_A_CONTROL_PLANE: [&str; 15] = [

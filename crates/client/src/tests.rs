@@ -84,6 +84,7 @@ impl Fixture {
         let reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
         bound.serve(
             ServerState {
+                tracer: mainstay_trace::Tracer::default(),
                 snapshot,
                 events: reader,
                 assignments,

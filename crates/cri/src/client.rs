@@ -7,17 +7,19 @@ use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1 as cri;
 use k8s_cri::v1::{image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient};
+use mainstay_trace::{Kind, Tracer};
 use prost::{Message as _, bytes::Bytes};
 use tokio::net::UnixStream;
 use tonic::{
     Code, Response, Status, Streaming,
-    transport::{Channel, Endpoint as TonicEndpoint, Uri},
+    transport::{Endpoint as TonicEndpoint, Uri},
 };
 use tracing::{Level, debug};
 
 use crate::{
     CallStats, ContainerExtras, ContainerStatus, CriError, Endpoint, EndpointError, Lists, container_status,
     create, raw,
+    traced::{self, Channel},
 };
 
 pub use streaming::{CommandOutput, StreamsWanted};
@@ -42,6 +44,7 @@ pub struct Cri {
     image_path: Arc<PathBuf>,
     timeout: Duration,
     stats: Arc<CallStats>,
+    tracer: Tracer,
 }
 
 /// How a command in a container ended.
@@ -81,7 +84,14 @@ impl Cri {
             image_path: Arc::new(image_path),
             timeout,
             stats: Arc::default(),
+            tracer: Tracer::default(),
         })
+    }
+
+    /// The same, with a span for each call.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// The counters of all calls.
@@ -104,10 +114,13 @@ impl Cri {
         work: impl Future<Output = Result<Response<T>, Status>> + Send,
     ) -> Result<T, CriError> {
         let begun = tokio::time::Instant::now();
-        let result = match tokio::time::timeout(deadline, work).await {
-            Err(_) => Err(CriError::Timeout { call, after: deadline }),
-            Ok(Err(status)) => Err(CriError::from_status(call, path, deadline, &status)),
-            Ok(Ok(response)) => Ok(response.into_inner()),
+        let result = if self.tracer.is_on() {
+            let mut span = self.tracer.span(traced::span_name(call), Kind::Client);
+            let result = span.run(self.limited(call, deadline, path, work)).await;
+            traced::describe(&mut span, call, &result);
+            result
+        } else {
+            self.limited(call, deadline, path, work).await
         };
         let took = begun.elapsed();
         self.stats.record(call, took, result.is_err());
@@ -119,6 +132,20 @@ impl Cri {
             }
         }
         result
+    }
+
+    async fn limited<T>(
+        &self,
+        call: &'static str,
+        deadline: Duration,
+        path: &std::path::Path,
+        work: impl Future<Output = Result<Response<T>, Status>> + Send,
+    ) -> Result<T, CriError> {
+        match tokio::time::timeout(deadline, work).await {
+            Err(_) => Err(CriError::Timeout { call, after: deadline }),
+            Ok(Err(status)) => Err(CriError::from_status(call, path, deadline, &status)),
+            Ok(Ok(response)) => Ok(response.into_inner()),
+        }
     }
 
     /// A call whose messages the bindings do not know in full.
@@ -474,9 +501,10 @@ fn channel(endpoint: &Endpoint) -> Channel {
         async move { UnixStream::connect(path.as_path()).await.map(TokioIo::new) }
     });
     // The address is never used: the connector goes to the socket. It only becomes the `:authority` of the requests.
-    TonicEndpoint::from_static("http://localhost")
+    let channel = TonicEndpoint::from_static("http://localhost")
         .connect_timeout(Duration::from_secs(5))
-        .connect_with_connector_lazy(connector)
+        .connect_with_connector_lazy(connector);
+    Channel::new(channel)
 }
 
 fn image_spec(image: &str) -> cri::ImageSpec {

@@ -16,6 +16,7 @@ mod error;
 mod lists;
 mod raw;
 mod stats;
+mod traced;
 
 pub use client::{CommandOutput, Cri, ExecOutcome, StreamsWanted};
 pub use container_status::ContainerStatus;

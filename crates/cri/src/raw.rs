@@ -9,8 +9,9 @@ use tonic::{
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::http::uri::PathAndQuery,
-    transport::Channel,
 };
+
+use crate::traced::Channel;
 
 /// Makes a call of `RuntimeService` with an encoded request; the answer as it came.
 pub(crate) async fn call(

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Names of the calls, upstream's `operation_type` labels.
-const CALLS: [&str; 30] = [
+pub(crate) const CALLS: [&str; 30] = [
     "version",
     "status",
     "runtime_config",

@@ -77,6 +77,42 @@ pub const TARGETS: &[Target] = &[
         read: kernel_file,
         short_run: 10_000,
     },
+    Target { name: "dbus", reads: "messages of D-Bus", seeds: dbus_messages, read: dbus, short_run: 10_000 },
+    Target {
+        name: "access",
+        reads: "access.yaml, who may use the secure port",
+        seeds: access_files,
+        read: access,
+        short_run: 1500,
+    },
+    Target {
+        name: "machine",
+        reads: "resolv.conf, mountinfo and lists of CPUs",
+        seeds: machine_files,
+        read: machine,
+        short_run: 10_000,
+    },
+    Target {
+        name: "holdings",
+        reads: "upstream's files of who holds CPUs, memory and devices",
+        seeds: holding_files,
+        read: holdings,
+        short_run: 5000,
+    },
+    Target {
+        name: "words",
+        reads: "quantities and selectors",
+        seeds: words_of_the_api,
+        read: words,
+        short_run: 10_000,
+    },
+    Target {
+        name: "trace",
+        reads: "traceparent, tracestate and addresses of collectors",
+        seeds: trace_headers,
+        read: trace,
+        short_run: 10_000,
+    },
 ];
 
 /// The one of that name.
@@ -258,4 +294,166 @@ fn kernel_files() -> Vec<Vec<u8>> {
 
 fn kernel_file(bytes: &[u8]) -> String {
     mainstay_sample::fuzz::formats(bytes)
+}
+
+fn dbus_messages() -> Vec<Vec<u8>> {
+    let value = |text: &str| mainstay_dbus::Value::text(text);
+    let call = mainstay_dbus::Message {
+        serial: 3,
+        path: "/org/freedesktop/systemd1".into(),
+        interface: "org.freedesktop.systemd1.Manager".into(),
+        member: "StartTransientUnit".into(),
+        destination: "org.freedesktop.systemd1".into(),
+        body: vec![value("a.slice"), value("replace")],
+        ..mainstay_dbus::Message::default()
+    };
+    let answer = mainstay_dbus::Message { reply_serial: Some(3), sender: ":1.2".into(), ..call.clone() };
+    [call, answer].iter().filter_map(|message| message.encode().ok()).collect()
+}
+
+/// What was understood is written and understood again as the same.
+fn dbus(bytes: &[u8]) -> String {
+    match mainstay_dbus::Message::parse(bytes) {
+        Ok(message) => {
+            if let Ok(again) = message.encode() {
+                let read = mainstay_dbus::Message::parse(&again);
+                // A number that is none is not even itself.
+                let same = read.as_ref().is_ok_and(|read| format!("{read:?}") == format!("{message:?}"));
+                assert!(same, "{message:?} became {read:?}");
+            }
+            format!("{:?} with {}", message.kind, count(message.body.len()))
+        }
+        Err(error) => outcome(&error),
+    }
+}
+
+fn access_files() -> Vec<Vec<u8>> {
+    texts(&[
+        "apiVersion: access.mainstay.io/v1\nkind: LocalAccess\nusers: [{name: a, groups: [g], tokenSHA256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08}]\nrules: [{users: [a], verbs: [get], subresources: [metrics]}]\n",
+        "apiVersion: access.mainstay.io/v1\nkind: LocalAccess\nrules: [{groups: ['*'], verbs: ['*'], paths: ['/healthz*']}]\n",
+    ])
+}
+
+fn access(bytes: &[u8]) -> String {
+    match mainstay_auth::LocalAccess::parse(&String::from_utf8_lossy(bytes)) {
+        Ok(_) => "understood".into(),
+        Err(error) => outcome(&error),
+    }
+}
+
+fn machine_files() -> Vec<Vec<u8>> {
+    texts(&[
+        "nameserver 10.0.0.1\nnameserver fe80::1%eth0\nsearch a.example b.example .\noptions ndots:5 timeout:1\n# no\n",
+        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue\n37 36 0:5 / /a\\040b\\134 ro - tmpfs tmpfs rw\n",
+        "0-3,5,7-8\n",
+    ])
+}
+
+fn machine(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mounts = mainstay_host::MountTable::parse(&text).iter().count();
+    let cpus = mainstay_host::parse_cpu_list(&text).map(|cpus| cpus.len());
+    let resolver = match mainstay_host::ResolvConf::parse(&text) {
+        Ok(conf) => count(conf.nameservers.len() + conf.searches.len() + conf.options.len()),
+        Err(error) => outcome(&error),
+    };
+    format!("{resolver} {} {}", count(mounts), cpus.map_or("none".into(), count))
+}
+
+fn holding_files() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"policyName":"static","defaultCpuSet":"0,2-3","entries":{"uid":{"c":"1"}},"checksum":1}"#,
+        r#"{"policyName":"Static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":4,"systemReserved":1,"allocatable":3,"reserved":0,"free":3}},"cells":[0]}},"entries":{"uid":{"c":[{"numaAffinity":[0],"type":"memory","size":1}]}},"checksum":2}"#,
+        r#"{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"a/b","DeviceIDs":{"0":["d"]},"AllocResp":""}],"RegisteredDevices":{"a/b":["d"]}},"Checksum":3}"#,
+    ])
+}
+
+fn holdings(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let said = |result: Result<(), String>| result.err().unwrap_or_else(|| "understood".into());
+    [
+        said(mainstay_alloc::CpuState::from_text(&text).map(drop).map_err(|error| outcome(&error))),
+        said(mainstay_alloc::MemoryState::from_text(&text).map(drop).map_err(|error| outcome(&error))),
+        said(mainstay_alloc::Ledger::from_text(&text).map(drop).map_err(|error| outcome(&error))),
+    ]
+    .join(" ")
+}
+
+fn words_of_the_api() -> Vec<Vec<u8>> {
+    texts(&[
+        "100m",
+        "1.5Gi",
+        "1e3",
+        "-0.25",
+        "12345678901234567890E",
+        "a=b,c!=d,e in (f,g),!h",
+        "tier notin (x)",
+    ])
+}
+
+fn words(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let quantity = match mainstay_types::Quantity::parse(&text) {
+        Ok(_) => "a quantity".into(),
+        Err(error) => outcome(&error),
+    };
+    let selector = match mainstay_types::LabelSelector::parse(&text) {
+        Ok(_) => "a selector".into(),
+        Err(error) => outcome(&error),
+    };
+    format!("{quantity} {selector}")
+}
+
+fn trace_headers() -> Vec<Vec<u8>> {
+    texts(&[
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\na=1,b=2",
+        "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00-more",
+        "localhost:4317",
+        "dns://8.8.8.8/collector:1",
+        "unix:///run/otel.sock",
+        "unix-abstract:otel",
+    ])
+}
+
+/// What was understood is said and understood again as the same.
+fn trace(bytes: &[u8]) -> String {
+    use mainstay_trace::{Context, Target};
+    let text = String::from_utf8_lossy(bytes);
+    let mut headers = http::HeaderMap::new();
+    for (name, line) in ["traceparent", "tracestate", "traceparent"].into_iter().zip(text.split('\n')) {
+        if let Ok(value) = line.parse() {
+            headers.append(name, value);
+        }
+    }
+    let context = Context::from_headers(&headers);
+    if let Some(context) = &context {
+        let again = Context::parse(&context.traceparent());
+        assert_eq!(
+            again.as_ref().map(|it| (it.trace, it.span, it.sampled)),
+            Some((context.trace, context.span, context.sampled))
+        );
+    }
+    let target = match Target::parse(Some(&text)) {
+        Ok(Target::Network(_)) => "network",
+        Ok(Target::Path(_)) => "path",
+        Ok(Target::Abstract(_)) => "abstract",
+        Err(_) => "none",
+    };
+    format!(
+        "{} {target}",
+        context.map_or("none", |context| if context.state.is_some() { "with state" } else { "plain" })
+    )
+}
+
+/// The first words of an error: what it quotes of the input would make each look new.
+fn outcome(error: &impl ToString) -> String {
+    error
+        .to_string()
+        .split(['"', ':', '`'])
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|it| !it.is_ascii_digit())
+        .take(60)
+        .collect()
 }

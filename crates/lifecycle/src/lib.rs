@@ -16,6 +16,7 @@ mod plan;
 mod probe;
 mod restart;
 mod sandbox;
+mod start;
 mod status;
 mod storage;
 mod told;
@@ -30,6 +31,7 @@ pub use probe::{
 };
 pub use restart::{AfterExit, after_exit};
 pub use sandbox::{SandboxVerdict, judge_sandbox};
+pub use start::{StartTime, start_time};
 pub use status::{PREEMPTING, StatusInput, pod_status};
 pub use storage::storage_wish;
 pub use told::{is_own_condition, status_digest, status_patch};

@@ -28,6 +28,7 @@ use mainstay_reconcile::{Cgroups, Ownership, PullLimits, ReconcileConfig};
 use mainstay_server::{ConfigPage, Disks, Process, ServerConfig, ServerState, Verbosity};
 use mainstay_snapshot::{EventStoreConfig, Inputs, KeptStatuses, NodeTemplate, SnapshotConfig};
 use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_trace::{Target, Tracer};
 use mainstay_types::{
     Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, ProbeMetrics,
     VERSION,
@@ -45,6 +46,8 @@ use crate::{cli, cluster, local_api, logging, node, node_object, pinning, place,
 
 /// How long open requests and running steps may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long the collector may take for what has not been sent yet.
+const LAST_TRACES: Duration = Duration::from_secs(3);
 /// How many events may wait for the store.
 const EVENT_BOUND: usize = 1024;
 /// How often it is measured what a pod with limits has written, as upstream's eviction manager looks.
@@ -108,9 +111,11 @@ pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
 async fn run(loaded: Loaded, mode: Mode, verbosity: Verbosity) -> Result<()> {
     let manager = ServiceManager::from_environment();
     let tasks = TaskGroup::new();
+    // Ends after the others, because it tells how they ended.
+    let traces = TaskGroup::new();
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut build = Box::pin(build(&loaded, mode, &tasks, &manager, verbosity));
+    let mut build = Box::pin(build(&loaded, mode, (&tasks, &traces), &manager, verbosity));
     // Cancel safe: nothing of what was built so far has begun to matter before it is returned. It is dropped last of all, for
     // tasks that were started already hang on it.
     let held = tokio::select! {
@@ -132,6 +137,7 @@ async fn run(loaded: Loaded, mode: Mode, verbosity: Verbosity) -> Result<()> {
     if !drained.aborted.is_empty() {
         warn!(tasks = ?drained.aborted, "some tasks did not end in time");
     }
+    traces.drain(LAST_TRACES).await;
     match failure {
         Some(failure) => Err(anyhow::anyhow!("{failure}")),
         None => Ok(()),
@@ -148,7 +154,7 @@ struct Held {
 async fn build(
     loaded: &Loaded,
     mode: Mode,
-    tasks: &TaskGroup,
+    (tasks, traces): (&TaskGroup, &TaskGroup),
     manager: &ServiceManager,
     verbosity: Verbosity,
 ) -> Result<Held> {
@@ -192,6 +198,8 @@ async fn build(
         Some(config.image_service_endpoint.as_str()),
         config.runtime_request_timeout.as_std(),
     )?;
+    let tracer = tracer(config, &node_name, traces)?;
+    let cri = cri.traced(tracer.clone());
 
     let api = cluster::api_server(loaded, tasks)?;
     let node_template = node_object::template(loaded, &host, &node_name, &resources);
@@ -277,6 +285,7 @@ async fn build(
         calls: Arc::clone(cri.stats()),
         event_counts: events.counts(),
         counters: Arc::clone(&counters),
+        tracer: tracer.clone(),
         process_start: Timestamp::now(),
         process: Process { config: config_page.clone(), flags: Arc::new(loaded.flags.clone()), verbosity },
     };
@@ -346,6 +355,7 @@ async fn build(
         ReconcileConfig {
             cri: cri.clone(),
             refresh,
+            tracer,
             counters: Arc::clone(&work),
             events: events.clone(),
             node: settings,
@@ -476,6 +486,23 @@ async fn build(
         "mainstay is up"
     );
     Ok(Held { _lock: lock })
+}
+
+/// Sends traces to a collector, if the configuration names one.
+fn tracer(config: &KubeletConfiguration, node_name: &str, tasks: &TaskGroup) -> Result<Tracer> {
+    let Some(tracing) = &config.tracing else { return Ok(Tracer::default()) };
+    let options = mainstay_trace::Options {
+        target: Target::parse(tracing.endpoint.as_deref())?,
+        // Absent or zero: only what a caller wants to have recorded.
+        per_million: tracing.sampling_rate_per_million.and_then(|rate| u32::try_from(rate).ok()).unwrap_or(0),
+        resource: vec![
+            ("service.name", "kubelet".to_owned()),
+            ("service.version", VERSION.to_owned()),
+            ("host.name", node_name.to_owned()),
+        ],
+        version: VERSION,
+    };
+    Ok(mainstay_trace::start(options, tasks)?)
 }
 
 fn make_root(root: &std::path::Path) -> Result<()> {

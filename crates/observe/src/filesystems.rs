@@ -5,15 +5,16 @@
 //! nobody waits for it.
 //!
 //! While somebody asks, disks are looked at every ten seconds, else once a minute: the runtime has to ask each container for
-//! the size of its layer. Volumes are walked at the pace that is configured, one after the other. A disk that hangs keeps a
-//! thread of a lane that nobody else uses; what was found before stays, with its time.
+//! the size of its layer. Volumes are walked at the pace that is configured, one pod after the other. A disk that hangs keeps a
+//! thread of a lane that nobody else uses; what was found before stays, with its time. A pod whose volumes hang is named and left out until they
+//! answer.
 
 mod places;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,7 +22,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use mainstay_cri::Cri;
 use mainstay_host::{FilesystemUsage, Host};
-use mainstay_task::{Lane, TaskGroup};
+use mainstay_task::{Lane, LaneError, TaskGroup};
 use mainstay_types::{
     ContainerDisk, ContainerId, DeviceReading, Filesystems, FsReading, FsSize, ObservedState, Outcomes,
     PodDisk, PodUid, VolumeReading,
@@ -30,7 +31,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout},
 };
-use tracing::debug;
+use tracing::{debug, info, warn};
 
 use places::{LogPlaces, Logs, volumes_of};
 
@@ -48,12 +49,14 @@ const RUNTIME_DEADLINE: Duration = Duration::from_secs(10);
 const SIZE_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest that is waited for a walk through logs, and through volumes.
 const LOGS_DEADLINE: Duration = Duration::from_secs(10);
-const VOLUMES_DEADLINE: Duration = Duration::from_secs(600);
+/// How long others wait for the walk through one pod's volumes. It goes on without them.
+const POD_DEADLINE: Duration = Duration::from_secs(5);
 
 static SIZES: Lane = Lane::new(1);
 static DEVICES: Lane = Lane::new(1);
 static LOGS: Lane = Lane::new(1);
-static VOLUMES: Lane = Lane::new(1);
+/// One for those who answer, the others for pods whose volumes do not.
+static VOLUMES: Lane = Lane::new(6);
 
 /// What to look at.
 #[derive(Clone, Debug)]
@@ -83,6 +86,7 @@ pub fn start(
         observed,
         sender,
         volumes: HashMap::new(),
+        walked: Arc::default(),
         layers: HashMap::new(),
         sizes: HashMap::new(),
     };
@@ -103,12 +107,38 @@ struct Layer {
 
 type Volumes = HashMap<PodUid, Arc<[VolumeReading]>>;
 
+/// What walks have found. One that nobody waits for any more still puts here what it finds.
+#[derive(Debug, Default)]
+struct Walked {
+    found: Volumes,
+    /// Pods that are being looked at, and the volume that is.
+    busy: HashMap<PodUid, String>,
+    /// Of these, those that have been told of.
+    told: HashSet<PodUid>,
+}
+
+impl Walked {
+    fn of(shared: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pod's volumes have all been looked at.
+    fn done(&mut self, uid: &PodUid, volumes: Arc<[VolumeReading]>) {
+        self.busy.remove(uid);
+        if self.told.remove(uid) {
+            info!(pod.uid = %uid, "the pod's volumes answer again");
+        }
+        self.found.insert(uid.clone(), volumes);
+    }
+}
+
 struct Looker {
     config: FilesystemsConfig,
     outcomes: watch::Receiver<Outcomes>,
     observed: watch::Receiver<Arc<ObservedState>>,
     sender: watch::Sender<Arc<Filesystems>>,
     volumes: Volumes,
+    walked: Arc<Mutex<Walked>>,
     layers: HashMap<String, Layer>,
     /// Sizes by the path that was asked for.
     sizes: HashMap<PathBuf, (Timestamp, FilesystemUsage)>,
@@ -153,22 +183,37 @@ impl Looker {
 
     fn begin_walk(&self) -> BoxFuture<'static, Option<Volumes>> {
         let outcomes = self.outcomes.borrow().clone();
-        let pods: Vec<_> = outcomes
-            .pods
-            .iter()
-            .map(|(uid, outcome)| (uid.clone(), Arc::clone(&outcome.desired.pod)))
-            .collect();
-        let root = self.config.root_dir.clone();
+        let pods: Vec<_> =
+            outcomes.pods.iter().map(|(uid, outcome)| (uid.clone(), Arc::clone(&outcome.desired))).collect();
+        let (root, walked) = (self.config.root_dir.clone(), Arc::clone(&self.walked));
         Box::pin(async move {
-            let work = move || {
-                pods.into_iter()
-                    .map(|(uid, pod)| {
-                        let found = volumes_of(&root, &uid, &pod);
-                        (uid, found)
-                    })
-                    .collect()
-            };
-            VOLUMES.run(VOLUMES_DEADLINE, work).await.ok()
+            let there: HashSet<PodUid> = pods.iter().map(|(uid, _)| uid.clone()).collect();
+            for (uid, desired) in pods {
+                // It still hangs where it hung before.
+                if Walked::of(&walked).busy.contains_key(&uid) {
+                    continue;
+                }
+                let (root, shared, id, pod) =
+                    (root.clone(), Arc::clone(&walked), uid.clone(), Arc::clone(&desired.pod));
+                let work = move || {
+                    let look = |name: &str| {
+                        Walked::of(&shared).busy.insert(id.clone(), name.to_owned());
+                    };
+                    let found = volumes_of(&root, &id, &pod, look);
+                    Walked::of(&shared).done(&id, found);
+                };
+                if VOLUMES.run(POD_DEADLINE, work).await == Err(LaneError::Late) {
+                    let mut walked = Walked::of(&walked);
+                    let volume = walked.busy.get(&uid).cloned().unwrap_or_default();
+                    if !volume.is_empty() && walked.told.insert(uid.clone()) {
+                        warn!(pod = %desired.full_name, pod.uid = %uid, volume, "the file system of a volume does not answer; it is not measured until it does");
+                    }
+                }
+            }
+            let mut walked = Walked::of(&walked);
+            walked.found.retain(|uid, _| there.contains(uid));
+            walked.told.retain(|uid| there.contains(uid));
+            Some(walked.found.clone())
         })
     }
 

@@ -23,7 +23,7 @@ use mainstay_types::{Event, EventKind, EventSink, EventTarget, NodePressure, Pre
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout, timeout_at},
 };
 use tracing::{debug, info, warn};
 
@@ -71,7 +71,8 @@ pub async fn start(
         Loaded::Absent => (PressureMemory::default(), Vec::new()),
         Loaded::SetAside(bad) => (PressureMemory::default(), vec![bad.to_string()]),
     };
-    let mut gauge = Gauge { config, file, memory, places: Places::default(), round: 0, reading: None };
+    let mut gauge =
+        Gauge { config, file, memory, places: Places::default(), round: 0, readings: [None, None, None] };
     // What held when mainstay ended holds until something else is measured.
     let (before, _) = gauge.assess(&Signals::new());
     let (sender, receiver) = watch::channel(before);
@@ -99,8 +100,8 @@ struct Gauge {
     memory: PressureMemory,
     places: Places,
     round: u32,
-    /// A measurement that has not come back.
-    reading: Option<JoinHandle<Signals>>,
+    /// Measurements that have not come back: of the machine, of the node's disk, of that with images.
+    readings: [Option<JoinHandle<Signals>>; 3],
 }
 
 /// Where things lie that are measured.
@@ -147,28 +148,20 @@ impl Gauge {
         }
     }
 
-    /// What can be measured within the deadline. One measurement at a time: a disk that hangs holds one thread.
+    /// What can be measured within the deadline.
     async fn measure(&mut self) -> Signals {
-        let places = self.places.clone();
-        let (host, root, memory, pods) = (
-            self.config.host.clone(),
-            self.config.root_dir.clone(),
-            self.config.memory_bytes,
-            self.config.pods.clone(),
-        );
-        let reading = self.reading.get_or_insert_with(|| {
-            tokio::task::spawn_blocking(move || {
-                read(&host, &root, places.images.as_deref(), memory, pods.as_ref())
-            })
-        });
-        // Cancel safe: the handle stays, and its result with it.
-        match timeout(DEADLINE, reading).await {
-            Ok(signals) => {
-                self.reading = None;
-                signals.unwrap_or_default()
-            }
-            Err(_) => Signals::new(),
-        }
+        let (host, memory, pods) =
+            (self.config.host.clone(), self.config.memory_bytes, self.config.pods.clone());
+        let (root, images) = (self.config.root_dir.clone(), self.places.images.clone());
+        let works: [Work; 3] = [
+            Box::new(move || read_machine(&host, memory, pods.as_ref())),
+            Box::new(move || read_disk(&root, Signal::NodefsAvailable, Signal::NodefsInodesFree)),
+            Box::new(move || match images {
+                Some(images) => read_disk(&images, Signal::ImagefsAvailable, Signal::ImagefsInodesFree),
+                None => Signals::new(),
+            }),
+        ];
+        gather(&mut self.readings, works).await
     }
 
     async fn keep(&self) {
@@ -212,14 +205,30 @@ impl Gauge {
     }
 }
 
-/// Measures what can be measured. Blocks.
-fn read(
-    host: &Host,
-    root_dir: &Path,
-    images: Option<&Path>,
-    memory_bytes: i64,
-    pods: Option<&(CgroupPath, i64)>,
-) -> Signals {
+/// A measurement; it blocks.
+type Work = Box<dyn FnOnce() -> Signals + Send>;
+
+/// Does each beside the others, and takes what has come by the deadline. One that has not is waited for again the next time, and not begun
+/// anew: a disk that hangs holds one thread, and hides nothing but itself.
+async fn gather(readings: &mut [Option<JoinHandle<Signals>>; 3], works: [Work; 3]) -> Signals {
+    for (reading, work) in readings.iter_mut().zip(works) {
+        reading.get_or_insert_with(|| tokio::task::spawn_blocking(work));
+    }
+    let until = Instant::now() + DEADLINE;
+    let mut signals = Signals::new();
+    for slot in readings {
+        let Some(reading) = slot else { continue };
+        // Cancel safe: the handle stays, and its result with it.
+        if let Ok(part) = timeout_at(until, reading).await {
+            *slot = None;
+            signals.extend(part.unwrap_or_default());
+        }
+    }
+    signals
+}
+
+/// Memory and processes. Blocks.
+fn read_machine(host: &Host, memory_bytes: i64, pods: Option<&(CgroupPath, i64)>) -> Signals {
     let mut signals = Signals::new();
     let hierarchy = Cgroups::open("/sys/fs/cgroup").ok();
     let used = |path: &CgroupPath| {
@@ -237,22 +246,23 @@ fn read(
     if let Some((path, capacity)) = pods {
         memory(Signal::AllocatableMemoryAvailable, used(path), *capacity);
     }
-    for (path, space, inodes) in [
-        (Some(root_dir), Signal::NodefsAvailable, Signal::NodefsInodesFree),
-        (images, Signal::ImagefsAvailable, Signal::ImagefsInodesFree),
-    ] {
-        let Some(usage) = path.and_then(|path| FilesystemUsage::of(path).ok()) else { continue };
-        let (available, capacity) = (signed(usage.available_bytes), signed(usage.capacity_bytes));
-        signals.insert(space, Reading { available, capacity });
-        // A file system that does not count them cannot run out of them.
-        if usage.inodes > 0 {
-            let (available, capacity) = (signed(usage.inodes_free), signed(usage.inodes));
-            signals.insert(inodes, Reading { available, capacity });
-        }
-    }
     if let (Ok(capacity), Ok(running)) = (host.max_pids(), host.running_pids()) {
         let available = capacity.saturating_sub(running).max(0);
         signals.insert(Signal::PidAvailable, Reading { available, capacity });
+    }
+    signals
+}
+
+/// A file system. Blocks, for ever if it does not answer.
+fn read_disk(path: &Path, space: Signal, inodes: Signal) -> Signals {
+    let mut signals = Signals::new();
+    let Ok(usage) = FilesystemUsage::of(path) else { return signals };
+    let (available, capacity) = (signed(usage.available_bytes), signed(usage.capacity_bytes));
+    signals.insert(space, Reading { available, capacity });
+    // A file system that does not count them cannot run out of them.
+    if usage.inodes > 0 {
+        let (available, capacity) = (signed(usage.inodes_free), signed(usage.inodes));
+        signals.insert(inodes, Reading { available, capacity });
     }
     signals
 }
@@ -269,7 +279,9 @@ mod tests {
     fn this_machine_can_be_measured() {
         let host = Host::default();
         let total = signed(host.memory_total_bytes().unwrap());
-        let signals = read(&host, Path::new("/"), Some(Path::new("/proc")), total, None);
+        let mut signals = read_machine(&host, total, None);
+        signals.extend(read_disk(Path::new("/"), Signal::NodefsAvailable, Signal::NodefsInodesFree));
+        signals.extend(read_disk(Path::new("/proc"), Signal::ImagefsAvailable, Signal::ImagefsInodesFree));
         for signal in [Signal::MemoryAvailable, Signal::NodefsAvailable, Signal::PidAvailable] {
             let Reading { available, capacity } = signals[&signal];
             assert!(
@@ -279,5 +291,33 @@ mod tests {
         }
         assert!(!signals.contains_key(&Signal::ImagefsInodesFree), "proc counts no inodes: {signals:?}");
         assert!(!signals.contains_key(&Signal::AllocatableMemoryAvailable));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_disk_that_hangs_hides_nothing_but_itself() {
+        let of = |signal: Signal| -> Signals { [(signal, Reading { available: 1, capacity: 2 })].into() };
+        let mut readings = [None, None, None];
+        let (release, hung) = std::sync::mpsc::channel::<()>();
+        let mut hung = Some(hung);
+        for round in 0..2 {
+            let hung = hung.take();
+            let works: [Work; 3] = [
+                Box::new(move || of(Signal::MemoryAvailable)),
+                // In the second round it is not begun again.
+                Box::new(move || {
+                    hung.expect("begun once").recv().ok();
+                    of(Signal::NodefsAvailable)
+                }),
+                Box::new(move || of(Signal::ImagefsAvailable)),
+            ];
+            let signals = gather(&mut readings, works).await;
+            let found: Vec<_> = signals.keys().copied().collect();
+            assert_eq!(found.len(), 2, "round {round}: {signals:?}");
+            assert!(!signals.contains_key(&Signal::NodefsAvailable), "round {round}: {signals:?}");
+        }
+        drop(release);
+        let nothing = || -> Work { Box::new(Signals::new) };
+        let signals = gather(&mut readings, [nothing(), nothing(), nothing()]).await;
+        assert!(signals.contains_key(&Signal::NodefsAvailable), "it is back: {signals:?}");
     }
 }

@@ -41,6 +41,10 @@ generated!(
     deviceplugin, "/plugins/v1beta1.rs"
 );
 generated!(
+    /// Collectors of traces.
+    otlp, "/otlp/opentelemetry.proto.collector.trace.v1.rs"
+);
+generated!(
     /// Programs that make themselves known by a socket.
     pluginregistration, "/plugins/pluginregistration.rs"
 );

@@ -265,6 +265,9 @@ impl Actor {
                     let begun = sandboxes.map(|sandbox| sandbox.created_at).min().unwrap_or(now);
                     let mut pod = PodState::new(Arc::clone(wanted), first_memory(wanted, begun));
                     pod.fresh_since = Some(Instant::now());
+                    if !self.observed.pods.contains_key(uid) {
+                        pod.trace_start(&self.shared.config.tracer);
+                    }
                     pod.heed_deletion();
                     self.shared.obey_wish(&mut pod);
                     // One that runs already (its record was lost, or another kubelet started it) is ours from now on.
@@ -616,6 +619,7 @@ impl Actor {
             .and_then(|period| now.checked_add(period).ok());
         let (finished_before, stopping_before) = (pod.memory.finished, pod.memory.stopping_since);
         let decision = pod.decide(observed.as_deref(), &probes, name_taken, now);
+        pod.trace_running(observed.as_deref());
         if pod.memory.finished != finished_before {
             self.shared.records.keep(&pod.desired, &pod.memory);
             if let Some(failure) = &pod.memory.failure {
@@ -661,6 +665,7 @@ impl Actor {
             let wait = jiff::SignedDuration::try_from(wait).ok();
             pod.refresh_at = wait.and_then(|wait| now.checked_add(wait).ok());
         }
+        let is_first = pod.fresh_since.is_some();
         if let Some(since) = pod.fresh_since.take() {
             self.shared.config.counters.worker_starts.observe(since.elapsed());
         }
@@ -681,6 +686,7 @@ impl Actor {
             had_volume_trouble: pod.volume_failures > 0
                 || pod.memory.holds.values().any(|hold| matches!(hold.cause, HoldCause::Volumes(_))),
             verdicts: Arc::clone(&self.desired.verdicts),
+            trace: worker::span(&self.shared.config.tracer, pod, &job, is_first),
             job,
             cancel: cancel.clone(),
             log: worker::MadeLog::default(),
@@ -728,12 +734,14 @@ impl Actor {
     fn removed(&mut self, uid: &PodUid) {
         let Some(pod) = self.pods.remove(uid) else { return };
         info!(pod = %pod.desired.full_name, pod.uid = %uid, "pod is gone");
+        self.shared.config.counters.pull_times.take(uid);
         self.shared.records.forget(uid);
         let now = Timestamp::now();
         if let Some(wanted) = self.desired.pods.get(uid) {
             // The same pod came back while it was going.
             let mut pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
             pod.fresh_since = Some(Instant::now());
+            pod.trace_start(&self.shared.config.tracer);
             self.shared.obey_wish(&mut pod);
             self.shared.records.keep(wanted, &pod.memory);
             self.pods.insert(uid.clone(), pod);

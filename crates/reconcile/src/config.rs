@@ -7,6 +7,7 @@ use mainstay_cri::Cri;
 use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::{NodeFacts, PullVerification};
 use mainstay_resources::Resources;
+use mainstay_trace::Tracer;
 use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, ReadWish};
 use tokio::sync::{mpsc, watch};
 
@@ -21,6 +22,8 @@ pub struct ReconcileConfig {
     pub refresh: mpsc::Sender<ReadWish>,
     /// What is counted of its work.
     pub counters: Arc<NodeCounters>,
+    /// What is told of how long it takes.
+    pub tracer: Tracer,
     /// Where to tell of events.
     pub events: EventSink,
     /// Settings and facts that container configurations depend on; the addresses in it are those of the start.

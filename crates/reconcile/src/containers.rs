@@ -41,7 +41,11 @@ pub(crate) async fn start(
 ) -> bool {
     let Some((_, spec)) = order.desired.pod.container(name.as_str()) else { return false };
     let span = info_span!("container", container = %name);
-    async {
+    let mut trace = mainstay_trace::child("container");
+    if trace.is_recorded() {
+        trace.set("k8s.container.name", name.to_string());
+    }
+    let work = async {
         let image = match images::ensure(shared, order, target, spec, kind).await {
             Ok(image) => image,
             Err(Wanted::Cancelled | Wanted::Held) => return false,
@@ -51,9 +55,12 @@ pub(crate) async fn start(
         }
         let made = make(shared, order, target, spec, kind, image, images).await;
         conclude(shared, order, name.clone(), kind, made).await
+    };
+    let up = trace.run(work.instrument(span)).await;
+    if !up {
+        trace.fail("it is not up");
     }
-    .instrument(span)
-    .await
+    up
 }
 
 /// Runs the postStart hook of a container that was started by an earlier mainstay.

@@ -203,10 +203,18 @@ async fn pull(
         }
         pulled.map(|present| (present, pulling.elapsed()))
     };
-    let result = match order.cancel.cut(Box::pin(work)).await {
+    let mut span = mainstay_trace::child("image pull");
+    if span.is_recorded() {
+        span.set("container.image.name", asked.to_owned());
+    }
+    let result = match order.cancel.cut(span.run(Box::pin(work))).await {
         None => return Err(Wanted::Cancelled),
         Some(result) => result,
     };
+    let is_new = |name: &str| order.observed.as_deref().is_none_or(|pod| pod.newest(name).is_none());
+    if desired.pod.spec_ref().containers.iter().any(|container| is_new(&container.name)) {
+        shared.config.counters.pull_times.add(&desired.uid, begun.elapsed());
+    }
     match result {
         Ok((present, took)) => {
             let size = present.size;
@@ -222,6 +230,7 @@ async fn pull(
         }
         Err(trouble) => {
             let (reason, message) = trouble.face(asked);
+            span.fail(&message);
             warn!(image, reason, message, "cannot pull the image");
             shared.event(
                 desired,

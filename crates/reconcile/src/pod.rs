@@ -14,15 +14,16 @@ use mainstay_lifecycle::{
 use mainstay_podspec::volumes::has_live_volumes;
 use mainstay_policy::PodUse;
 use mainstay_task::{Backoff, TaskHandle};
+use mainstay_trace::{Kind, Span, Tracer};
 use mainstay_types::{
-    ContainerName, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure, PodOutcome,
-    PodProbes, PodStage, PodUid, TerminalPhase,
+    ContainerName, ContainerPhase, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure,
+    PodOutcome, PodProbes, PodStage, PodUid, TerminalPhase,
 };
 use tokio::sync::watch;
 
 use crate::{
     admission,
-    worker::{Cancel, Fact},
+    worker::{Cancel, Fact, describe},
 };
 
 /// Before volumes are tried again: upstream's 500 ms to 2 m 2 s.
@@ -69,6 +70,8 @@ pub(crate) struct PodState {
     pub(crate) comparable: bool,
     /// When it was first heard of, until its first work has begun.
     pub(crate) fresh_since: Option<Instant>,
+    /// From when it was first heard of until it runs, for those who trace it.
+    pub(crate) start: Span,
 }
 
 /// The task that acts for a pod right now.
@@ -130,6 +133,35 @@ impl PodState {
             refresh_at: None,
             comparable: true,
             fresh_since: None,
+            start: Span::default(),
+        }
+    }
+
+    /// From here on it is traced how long it takes until it runs.
+    pub(crate) fn trace_start(&mut self, tracer: &Tracer) {
+        self.start = tracer.below(None, "startPod", Kind::Internal);
+        describe(&mut self.start, &self.desired);
+    }
+
+    /// Its start is over when all its containers have been started, or it is.
+    pub(crate) fn trace_running(&mut self, observed: Option<&ObservedPod>) {
+        if self.start.context().is_none() {
+            return;
+        }
+        let containers = &self.desired.pod.spec_ref().containers;
+        let runs = observed.is_some_and(|observed| {
+            let started = |name: &str| {
+                observed.newest(name).is_some_and(|newest| newest.phase != ContainerPhase::Created)
+            };
+            containers.iter().all(|container| started(&container.name))
+        });
+        let is_over = self.memory.finished.is_some() || self.memory.deletion.is_some();
+        if is_over && !runs {
+            let failure = self.memory.failure.as_ref().map(|failure| failure.reason.clone());
+            self.start.fail(failure.unwrap_or_else(|| "the pod has ended before it ran".into()));
+        }
+        if runs || is_over {
+            self.start = Span::default();
         }
     }
 

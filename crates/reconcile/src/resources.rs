@@ -34,6 +34,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
         return true;
     }
     let uid = &order.desired.uid;
+    let mut span = mainstay_trace::child("resources");
     let mut admitted = pin!(order.cancel.cut(resources.admit(pod)));
     let mut told = false;
     let admitted = loop {
@@ -58,6 +59,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
         }
         Some(Err(error)) => {
             let (reason, message) = error.refusal();
+            span.fail(&message);
             // That it has no container right now, because it has just ended, does not make it a newcomer.
             let runs = order.observed.as_deref().is_some_and(|pod| !pod.containers.is_empty());
             warn!(

@@ -16,7 +16,7 @@ use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
     volumes::{
         MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, affinity_of,
-        image_volumes, mount_wishes, plugin_name, pod_dir, set_up as describe, volume_path, with_claims,
+        image_volumes, mount_wishes, plugin_behind, pod_dir, set_up as describe, volume_path, with_claims,
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
@@ -100,9 +100,15 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     if !makes || volumes.is_empty() {
         return true;
     }
-    let Some(troubles) = order.cancel.cut(Box::pin(set_up(shared, order, &volumes))).await else {
+    let mut span = mainstay_trace::child("volumes");
+    let work = span.run(Box::pin(set_up(shared, order, &volumes)));
+    let Some(troubles) = order.cancel.cut(work).await else {
         return false;
     };
+    if let Some(first) = troubles.iter().find(|trouble| !trouble.only_stale) {
+        span.fail(&first.message);
+    }
+    drop(span);
     tell(shared, &order.desired, &troubles);
     let waits: Vec<_> = troubles.iter().filter(|trouble| !trouble.only_stale).collect();
     let uid = &order.desired.uid;
@@ -202,7 +208,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
             continue;
         }
         match describe(pod, volume, &context) {
-            Ok(setup) => setups.push((setup, plugin_name(volume))),
+            Ok(setup) => setups.push((setup, plugin_behind(pod, volume, &order.objects))),
             Err(error) => troubles.push(Trouble {
                 volume: volume.name.clone(),
                 message: with_verdict(order, &error),

@@ -15,6 +15,7 @@ use mainstay_lifecycle::{Hold, HoldCause, KillReason, SANDBOX_HOLD, Step, probe_
 use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::Rejection;
 use mainstay_task::Shutdown;
+use mainstay_trace::{Kind, Span, Tracer};
 use mainstay_types::{
     ContainerId, ContainerKind, ContainerName, ContainerReason, DesiredPod, DesiredState, Event, EventKind,
     EventTarget, FileVerdict, MadeObjects, Objects, ObservedPod, PodExt, PodFailure, PodUid, ReadWish,
@@ -122,6 +123,35 @@ impl Job {
     }
 }
 
+/// A span for a job, with the name and the attributes of upstream's.
+pub(crate) fn span(tracer: &Tracer, pod: &PodState, job: &Job, is_first: bool) -> Span {
+    if !tracer.is_on() {
+        return Span::default();
+    }
+    let name = match job {
+        Job::Sync(_) | Job::Refresh => "syncPod",
+        Job::Stop { .. } => "syncTerminatingPod",
+        Job::Settle | Job::Remove => "syncTerminatedPod",
+    };
+    let mut span = tracer.below(pod.start.context(), name, Kind::Internal);
+    describe(&mut span, &pod.desired);
+    if name == "syncPod" {
+        span.set("k8s.pod.update_type", if is_first { "create" } else { "sync" });
+    }
+    span
+}
+
+/// Which pod a span is about, in upstream's words.
+pub(crate) fn describe(span: &mut Span, desired: &DesiredPod) {
+    if span.is_recorded() {
+        let name = &desired.full_name;
+        span.set("k8s.pod.uid", desired.uid.as_str().to_owned());
+        span.set("k8s.pod", name.to_string());
+        span.set("k8s.pod.name", name.name.to_string());
+        span.set("k8s.namespace.name", name.namespace.to_string());
+    }
+}
+
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
@@ -161,6 +191,8 @@ pub(crate) struct Order {
     /// What became of each file, to tell why a ConfigMap or Secret is missing.
     pub(crate) verdicts: Arc<Vec<FileVerdict>>,
     pub(crate) job: Job,
+    /// What is told of the time that it takes.
+    pub(crate) trace: Span,
     pub(crate) cancel: Cancel,
     pub(crate) log: MadeLog,
 }
@@ -427,7 +459,12 @@ pub(crate) async fn run(shared: Arc<Shared>, order: Order) {
     let mut order = order;
     let removes = matches!(order.job, Job::Remove);
     let (begun, kind) = (std::time::Instant::now(), order.job.word());
-    let end = Box::pin(carry_out(&shared, &mut order)).instrument(span).await;
+    let mut trace = std::mem::take(&mut order.trace);
+    let end = trace.run(Box::pin(carry_out(&shared, &mut order)).instrument(span)).await;
+    if end == JobEnd::Failed {
+        trace.fail("it is tried again");
+    }
+    drop(trace);
     shared.config.counters.orders.of([kind]).observe(begun.elapsed());
     // That nothing is left is for the runtime to say, not for us.
     let made = order.log.read().filter(|_| !removes);
@@ -569,7 +606,13 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 order.log.uncertain();
             }
             Step::CreateSandbox { attempt, changed } => {
-                match sandbox::create(shared, order, attempt, changed).await {
+                let mut span = mainstay_trace::child("sandbox");
+                let created = span.run(sandbox::create(shared, order, attempt, changed)).await;
+                if let Err(failure) = &created {
+                    span.fail(&failure.reason.message);
+                }
+                drop(span);
+                match created {
                     Ok(sandbox) => {
                         shared.report(&uid, Fact::SandboxMade).await;
                         made = Some(sandbox);

@@ -45,6 +45,7 @@ pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
             counters: &state.work,
             facts: &state.facts,
             events_dropped: state.event_counts.dropped(),
+            traces: state.tracer.counts(),
             assignments: &state.assignments.borrow().clone(),
             own: own_families::Own::default(),
         },

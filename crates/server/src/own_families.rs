@@ -32,6 +32,8 @@ pub(crate) struct Source<'a> {
     pub(crate) counters: &'a NodeCounters,
     pub(crate) facts: &'a Facts,
     pub(crate) events_dropped: u64,
+    /// What became of spans; `None` where nobody wants any.
+    pub(crate) traces: Option<mainstay_trace::Counts>,
     pub(crate) assignments: &'a Assignments,
     pub(crate) own: Own,
 }
@@ -331,6 +333,18 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.durations(&[], source.counters.pod_starts.read()),
     },
     Family {
+        name: "kubelet_pod_start_sli_duration_seconds",
+        help: "[ALPHA] Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_start_slis.read()),
+    },
+    Family {
+        name: "kubelet_pod_start_total_duration_seconds",
+        help: "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_start_totals.read()),
+    },
+    Family {
         name: "kubelet_pod_status_sync_duration_seconds",
         help: "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
         kind: Kind::Histogram,
@@ -513,6 +527,22 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "How long the newest round of readings took",
         kind: Kind::Gauge,
         write: |lines, source| lines.put(&[], number(source.samples.cost.micros) / 1e6),
+    },
+    Family {
+        name: "mainstay_trace_spans_total",
+        help: "Number of spans by what became of them: sent to the collector, dropped because too many waited, failed because it did not take them in time, refused by it",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            let Some(counts) = source.traces else { return };
+            for (result, count) in [
+                ("dropped", counts.dropped),
+                ("failed", counts.failed),
+                ("refused", counts.refused),
+                ("sent", counts.sent),
+            ] {
+                lines.count(&[("result", result)], count);
+            }
+        },
     },
     Family {
         name: "process_cpu_seconds_total",
@@ -834,6 +864,7 @@ mod tests {
             counters: &counters,
             facts: &facts,
             events_dropped: 0,
+            traces: None,
             assignments: &Assignments::default(),
             own: Own::default(),
         };

@@ -6,10 +6,11 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use http::Method;
+use mainstay_trace::Span;
 
 use crate::{
     exposition::{Exposition, Kind},
@@ -64,6 +65,20 @@ struct Series {
 pub(crate) struct InFlight {
     series: Arc<Series>,
     begun: Instant,
+    /// Ends with it.
+    span: Span,
+}
+
+impl InFlight {
+    /// A span that ends when the request has been answered.
+    pub(crate) fn keep(&mut self, span: Span) {
+        self.span = span;
+    }
+
+    /// How long it has been here.
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
 }
 
 impl OwnMetrics {
@@ -86,7 +101,7 @@ impl OwnMetrics {
         });
         series.received.fetch_add(1, Ordering::Relaxed);
         series.in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(InFlight { series, begun: Instant::now() })
+        Some(InFlight { series, begun: Instant::now(), span: Span::default() })
     }
 
     /// Counts a WebSocket that ends here, whether its handshake is good or not, as upstream.

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use http::{Method, Request, StatusCode, header, request::Parts};
@@ -14,6 +14,7 @@ use mainstay_cri::CallStats;
 use mainstay_host::Host;
 use mainstay_snapshot::EventReader;
 use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_trace::{Context, Kind, Span, Tracer};
 use mainstay_types::{
     Assignments, Counters, EventCounts, Filesystems, Heartbeat, NodeCounters, NodeSnapshot, ProbeMetrics,
     Samples,
@@ -73,6 +74,8 @@ pub struct ServerState {
     pub event_counts: EventCounts,
     /// What other parts count.
     pub counters: Arc<Counters>,
+    /// What is told of how long requests take.
+    pub tracer: Tracer,
     /// When the process began.
     pub process_start: Timestamp,
     /// What the process tells about itself.
@@ -209,7 +212,50 @@ async fn decide(
         peer,
         counted,
     };
-    serve(app, route.handler, call).await
+    if !app.state.tracer.is_on() {
+        return serve(app, route.handler, call).await;
+    }
+    Box::pin(serve_traced(app, route, call)).await
+}
+
+/// The same with a span, in the words of OpenTelemetry's conventions. It has the time that the guard took in it, and lasts until the
+/// answer's body is gone.
+async fn serve_traced(app: &Arc<App>, route: &Route, call: Call<'_>) -> Answer {
+    let tracer = &app.state.tracer;
+    let caller = Context::from_headers(call.headers);
+    let mut span = match call.face {
+        Face::Healthz => Span::default(),
+        // Anybody may reach it, so that nobody's decision counts: as upstream.
+        Face::ReadOnly => tracer.linked(caller, route.path, Kind::Server),
+        Face::Secure | Face::Local => tracer.below(caller.as_ref(), route.path, Kind::Server),
+    };
+    if span.is_recorded() {
+        if let Some(counted) = &*call.counted.lock().unwrap_or_else(PoisonError::into_inner) {
+            span.since(SystemTime::now().checked_sub(counted.age()).unwrap_or_else(SystemTime::now));
+        }
+        span.set("server.address", "kubelet");
+        span.set("http.request.method", call.method.as_str().to_owned());
+        span.set("http.route", route.path);
+        span.set("url.scheme", if call.face == Face::Secure { "https" } else { "http" });
+        span.set("url.path", call.uri.path().to_owned());
+        if let Some(address) = call.peer.address {
+            span.set("network.peer.address", address.ip().to_canonical().to_string());
+            span.set("network.peer.port", i64::from(address.port()));
+        }
+        if let Some(agent) = call.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()) {
+            span.set("user_agent.original", agent.to_owned());
+        }
+    }
+    let counted = call.counted;
+    let answer = span.run(serve(app, route.handler, call)).await;
+    span.set("http.response.status_code", i64::from(answer.status().as_u16()));
+    if answer.status().is_server_error() {
+        span.fail("");
+    }
+    if let Some(counted) = counted.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        counted.keep(span);
+    }
+    answer
 }
 
 /// Asks the guard. What the secure port serves, it serves past this only; unknown paths and redirects tell nothing.

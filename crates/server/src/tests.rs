@@ -108,6 +108,7 @@ impl Fixture {
         let events_reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
         bound.serve(
             ServerState {
+                tracer: mainstay_trace::Tracer::default(),
                 snapshot,
                 events: events_reader,
                 assignments: tokio::sync::watch::channel(Arc::default()).1,

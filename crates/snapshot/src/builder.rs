@@ -7,7 +7,7 @@ use k8s_openapi::{
     api::core::v1::{ContainerImage, NodeCondition, PodStatus, ResourceRequirements},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
-use mainstay_lifecycle::{StatusInput, pod_status};
+use mainstay_lifecycle::{StatusInput, pod_status, start_time};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
@@ -340,6 +340,17 @@ impl Builder {
         if was == Some("Pending") && status.phase.as_deref() == Some("Running") {
             let took = now.duration_since(outcome.start_time);
             self.config.counters.pod_starts.observe(took.try_into().unwrap_or_default());
+        }
+        if let Some(entry) = known {
+            let counters = &self.config.counters;
+            let created = pod.metadata.creation_timestamp.as_ref().map_or(outcome.start_time, |time| time.0);
+            let statuses = (&*entry.view.status, &status);
+            if let Some(mut took) = start_time(pod, statuses, (created, now), Duration::ZERO) {
+                let pulled = counters.pull_times.take(uid);
+                took.sli = took.sli.map(|sli| sli.saturating_sub(pulled));
+                counters.pod_start_totals.observe(took.total);
+                took.sli.into_iter().for_each(|sli| counters.pod_start_slis.observe(sli));
+            }
         }
         let deletion = outcome.deletion;
         let same = known.is_some_and(|entry| {

@@ -57,9 +57,17 @@ pub struct ContainerdBuilder {
     host_ports: bool,
     images: Vec<Image>,
     built_runc: bool,
+    env: Vec<(String, String)>,
 }
 
 impl ContainerdBuilder {
+    /// An environment variable of the process.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
     /// Lives in a fixed directory instead of a new one; what an earlier one left there is removed first.
     #[must_use]
     pub fn instance(mut self, instance: Instance) -> Self {
@@ -159,6 +167,7 @@ impl ContainerdBuilder {
             slot: Mutex::new(slot),
             socket,
             child: Mutex::new(None),
+            env: self.env,
         };
         containerd.start_again()?;
         for image in [Image::pause(), Image::busybox()].iter().chain(&self.images) {
@@ -177,6 +186,7 @@ pub struct Containerd {
     slot: Mutex<Slot>,
     socket: PathBuf,
     child: Mutex<Option<Child>>,
+    env: Vec<(String, String)>,
 }
 
 impl Containerd {
@@ -198,6 +208,7 @@ impl Containerd {
             host_ports: false,
             images: Vec::new(),
             built_runc: false,
+            env: Vec::new(),
         }
     }
 
@@ -371,7 +382,8 @@ impl Containerd {
             .stderr(log)
             // A Ctrl-C in the terminal is for the owner of the instance, which then ends this in order.
             .process_group(0)
-            .env("PATH", self.search_path()?);
+            .env("PATH", self.search_path()?)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         *child = Some(command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?);
         let waited = wait_until(START_DEADLINE, "containerd", || {
             if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use crate::PodUid;
+
 /// Prometheus' default buckets, in seconds.
 const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Upstream's for starts of pods.
@@ -214,6 +216,12 @@ pub struct NodeCounters {
     pub orders: ByLabels<Durations, 1>,
     /// From the time that a pod was first seen to its running.
     pub pod_starts: Durations,
+    /// From a pod's creation to all its containers' having been started.
+    pub pod_start_totals: Durations,
+    /// The same without pulls and init containers, of pods without volumes that last.
+    pub pod_start_slis: Durations,
+    /// How long images were pulled for pods that do not run yet.
+    pub pull_times: PullTimes,
     /// Sandboxes that were asked for, and that could not be had.
     pub sandboxes: Counter,
     /// Of these, those that could not be had.
@@ -248,6 +256,24 @@ pub struct NodeCounters {
     pub rejections: ByLabels<Counter, 1>,
     /// What is counted of giving out CPUs and memory.
     pub pinning: PinningCounters,
+}
+
+/// How long images were pulled, by the pod that they are for. Whoever adds to it takes it away with the pod.
+#[derive(Debug, Default)]
+pub struct PullTimes(Mutex<BTreeMap<PodUid, Duration>>);
+
+impl PullTimes {
+    /// So much longer.
+    pub fn add(&self, uid: &PodUid, took: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = all.entry(uid.clone()).or_default();
+        *sum = sum.saturating_add(took);
+    }
+
+    /// What there is; nothing is left of it.
+    pub fn take(&self, uid: &PodUid) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid).unwrap_or_default()
+    }
 }
 
 /// Reasons that have a label of their own, as upstream's list has them.
@@ -343,6 +369,9 @@ impl Default for NodeCounters {
             last_relist: Counter::default(),
             orders: ByLabels::new(usual),
             pod_starts: Durations::new(STARTS),
+            pod_start_totals: Durations::new(STARTS),
+            pod_start_slis: Durations::new(STARTS),
+            pull_times: PullTimes::default(),
             sandboxes: Counter::default(),
             sandbox_errors: Counter::default(),
             sandbox_times: ByLabels::new(usual),

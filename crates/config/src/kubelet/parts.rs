@@ -89,10 +89,10 @@ definitions! {
         section "" {
             /// Address of the OTLP gRPC collector; `localhost:4317` if absent.
             "endpoint" endpoint: Option<String>,
-                check(Check::Rule("host:port, or a dns, unix or unix-abstract URL"));
+                acted().check(Check::Rule("host:port, or a dns, unix or unix-abstract URL"));
             /// Spans sampled out of a million; if absent, the caller's decision counts.
             "samplingRatePerMillion" sampling_rate_per_million: Option<i32>,
-                check(Check::Between(0, 1_000_000));
+                acted().check(Check::Between(0, 1_000_000));
         }
     }
 }

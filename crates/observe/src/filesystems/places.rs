@@ -97,11 +97,21 @@ fn file(path: &Path) -> Option<Found> {
     Some((metadata.blocks().saturating_mul(512), 1))
 }
 
-/// What a pod's volumes hold, those that count for its sum first.
-pub(super) fn volumes_of(root_dir: &Path, uid: &PodUid, pod: &Pod) -> Arc<[VolumeReading]> {
+/// What a pod's volumes hold, those that count for its sum first. `look` is told of each before it is looked at.
+pub(super) fn volumes_of(
+    root_dir: &Path,
+    uid: &PodUid,
+    pod: &Pod,
+    look: impl Fn(&str),
+) -> Arc<[VolumeReading]> {
     let pod_dir = pod_dir(root_dir, uid.as_str());
     let volumes = pod.spec_ref().volumes.iter().flatten();
-    let mut found: Vec<VolumeReading> = volumes.filter_map(|volume| volume_of(&pod_dir, volume)).collect();
+    let mut found: Vec<VolumeReading> = volumes
+        .filter_map(|volume| {
+            look(&volume.name);
+            volume_of(&pod_dir, volume)
+        })
+        .collect();
     found.sort_by_key(|volume| !volume.counts);
     found.into()
 }
@@ -256,7 +266,7 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("file"), vec![b'x'; 50_000]).unwrap();
         }
-        let found = volumes_of(dir.path(), &uid, &pod);
+        let found = volumes_of(dir.path(), &uid, &pod, |_| ());
         let names: Vec<_> = found.iter().map(|volume| (&*volume.name, volume.counts)).collect();
         assert_eq!(
             names,
@@ -268,7 +278,7 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(found[0].reading.inodes_used, Some(2));
-        assert_eq!(volumes_of(dir.path(), &PodUid::from("other"), &pod).len(), 0);
+        assert_eq!(volumes_of(dir.path(), &PodUid::from("other"), &pod, |_| ()).len(), 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use mainstay_types::{Claim, ClaimedVolume, Objects, PodExt as _};
 
-use super::VolumeSpecError;
+use super::{VolumeSpecError, plugin_name};
 use crate::references::claim_name;
 
 /// The pod with what is behind its claims in their place, as far as that is known and can be mounted.
@@ -64,6 +64,12 @@ pub fn extra_groups(pod: &Pod, objects: &Objects) -> Vec<i64> {
         groups.extend(group.filter(|group| !own.contains(group) && !groups.contains(group)));
     }
     groups
+}
+
+/// Upstream's name of the plugin that a volume is of, also behind its claim. `volume` is as [`with_claims`] has it.
+#[must_use]
+pub fn plugin_behind(pod: &Pod, volume: &Volume, objects: &Objects) -> &'static str {
+    if is_local(pod, volume, objects) { "kubernetes.io/local-volume" } else { plugin_name(volume) }
 }
 
 fn bound<'a>(pod: &Pod, volume: &Volume, objects: &'a Objects) -> Option<&'a ClaimedVolume> {
@@ -233,6 +239,16 @@ mod tests {
         let resolved = with_claims(&nfs, &objects);
         let volume = resolved.spec_ref().volumes.as_ref().unwrap().first().unwrap();
         assert_eq!(mount_options(&nfs, volume, &objects), ["nolock", "soft"]);
+        for (name, plugin) in [
+            ("local", "kubernetes.io/local-volume"),
+            ("host", "kubernetes.io/host-path"),
+            ("nfs", "kubernetes.io/nfs"),
+        ] {
+            let pod = pod("u", claim(name));
+            let resolved = with_claims(&pod, &objects);
+            let volume = resolved.spec_ref().volumes.as_ref().unwrap().first().unwrap();
+            assert_eq!(plugin_behind(&pod, volume, &objects), plugin, "{name}");
+        }
     }
     #[test]
     fn volumes_bring_the_group_that_they_belong_to() {

@@ -77,11 +77,6 @@ pub fn plugin_name(volume: &Volume) -> &'static str {
         ("kubernetes.io/secret", volume.secret.is_some()),
         ("kubernetes.io/downward-api", volume.downward_api.is_some()),
         ("kubernetes.io/projected", volume.projected.is_some()),
-        // What is behind a claim still names it, and a hostPath behind one is made for a single machine's tests.
-        (
-            "kubernetes.io/local-volume",
-            volume.host_path.is_some() && volume.persistent_volume_claim.is_some(),
-        ),
         ("kubernetes.io/host-path", volume.host_path.is_some()),
         ("kubernetes.io/nfs", volume.nfs.is_some()),
         ("kubernetes.io/image", volume.image.is_some()),

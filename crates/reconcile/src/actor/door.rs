@@ -66,6 +66,7 @@ impl Actor {
     pub(super) fn judge(&mut self, uid: &PodUid) -> bool {
         self.facts.pressure = *self.shared.config.pressure.borrow();
         let Some(pod) = self.pods.get(uid) else { return false };
+        let mut span = pod.start.run_now(|| mainstay_trace::child("admission"));
         let node = &self.facts;
         let verdict = admission::judge(uid, pod, self.pods.iter(), &self.observed, node);
         let verdict = match verdict {
@@ -103,6 +104,8 @@ impl Actor {
             Verdict::Crowded(rejection) | Verdict::Rejected(rejection) => {
                 warn!(pod = %pod.desired.full_name, pod.uid = %uid, reason = rejection.reason, "pod rejected: {}", rejection.message);
                 pod.reject(&rejection);
+                span.fail(format_args!("{}: {}", rejection.reason, rejection.message));
+                pod.start.fail(&rejection.reason);
                 self.shared.config.counters.rejections.of([rejection_label(&rejection.reason)]).add();
                 let Rejection { reason, message } = rejection;
                 self.shared.event(&pod.desired, None, EventKind::Warning, reason, message);

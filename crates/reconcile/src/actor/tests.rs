@@ -97,6 +97,7 @@ fn node(dir: &std::path::Path, tasks: &TaskGroup) -> (ReconcileConfig, mpsc::Rec
     let (refresh, wishes) = mpsc::channel(16);
     let (events, _receiver) = EventSink::bounded(16);
     let config = ReconcileConfig {
+        tracer: mainstay_trace::Tracer::default(),
         cri: mainstay_cri::Cri::new("unix:///nonexistent.sock", None, Duration::from_secs(1)).unwrap(),
         refresh,
         counters: Arc::default(),

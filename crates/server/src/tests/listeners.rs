@@ -97,6 +97,7 @@ async fn a_busy_healthz_port_is_tried_again() {
     let events = start_events(EventStoreConfig::new("n".into()), EventSink::bounded(1).1, &tasks);
     bound.serve(
         ServerState {
+            tracer: mainstay_trace::Tracer::default(),
             snapshot: watch::channel(None).1,
             events,
             assignments: tokio::sync::watch::channel(Arc::default()).1,

@@ -1,0 +1,86 @@
+//! A volume whose file system never answers: everything else is measured and served, and it is named.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use mainstay_e2e::seen::{OBEDIENT, manifest, pods, shell};
+use mainstay_testkit::{Containerd, Flavor, HungFilesystem, Node, wait_until};
+use serde_json::{Value, json};
+
+/// Volumes are walked every second here, disks are looked at every ten.
+const ROUNDS: Duration = Duration::from_secs(180);
+const MIB: u64 = 1 << 20;
+
+fn with_scratch(name: &str, script: &str) -> String {
+    let mut main = shell("main", script);
+    main["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    manifest(name, json!({"containers": [main], "volumes": [{"name": "scratch", "emptyDir": {}}]}))
+}
+
+/// The pod's volume in the summary.
+fn scratch(node: &Node, pod: &str) -> Result<Value, String> {
+    let text = node.get("/stats/summary").map_err(|error| format!("{error:#}"))?;
+    let summary: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+    let found = pods.iter().find(|it| it["podRef"]["name"] == format!("{pod}-node")).ok_or("no such pod")?;
+    let volumes = found["volume"].as_array().cloned().unwrap_or_default();
+    volumes.into_iter().find(|volume| volume["name"] == "scratch").ok_or_else(|| found.to_string())
+}
+
+#[test]
+fn a_volume_that_never_answers_holds_up_nobody_else() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let node = Node::builder().containerd(&containerd).config("volumeStatsAggPeriod: 1s").start()?;
+    node.write_manifest("stuck.yaml", &with_scratch("stuck", OBEDIENT))?;
+    let script = "trap 'exit 0' TERM; while ! [ -e /scratch/go ]; do sleep 1; done; dd if=/dev/zero of=/scratch/more bs=1M count=8; sleep 1000000 & wait";
+    node.write_manifest("fine.yaml", &with_scratch("fine", script))?;
+    for pod in ["stuck", "fine"] {
+        wait_until(ROUNDS, "the volume in the summary", || scratch(&node, pod).map(drop))?;
+    }
+    let directory = |pod: &str| -> Result<std::path::PathBuf> {
+        let pods = pods(&node)?;
+        let uid = pods
+            .iter()
+            .find(|it| it.name() == pod)
+            .and_then(|it| it.0["metadata"]["uid"].as_str().map(str::to_owned));
+        Ok(node
+            .root()
+            .join("pods")
+            .join(uid.context("no UID")?)
+            .join("volumes/kubernetes.io~empty-dir/scratch"))
+    };
+
+    let hung = HungFilesystem::mount(directory("stuck")?)?;
+    wait_until(ROUNDS, "somebody to ask the dead file system", || {
+        if hung.unanswered() > 0 { Ok(()) } else { Err("nobody yet".to_owned()) }
+    })?;
+    std::fs::write(directory("fine")?.join("go"), "")?;
+    wait_until(ROUNDS, "the other pod's volume to grow", || {
+        let volume = scratch(&node, "fine")?;
+        let used = volume["usedBytes"].as_u64().unwrap_or(0);
+        if used >= 8 * MIB { Ok(()) } else { Err(volume.to_string()) }
+    })?;
+    for path in ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/pods", "/healthz"]
+    {
+        ensure!(!node.get(path)?.is_empty(), "{path} is empty");
+    }
+    wait_until(ROUNDS, "it to be named", || {
+        let log = node.log();
+        let named = |line: &&str| {
+            line.contains("does not answer") && line.contains("scratch") && line.contains("stuck")
+        };
+        log.lines().find(named).map(drop).ok_or(log.lines().rev().take(5).collect())
+    })?;
+
+    // Back to life, it is measured again.
+    let before = scratch(&node, "stuck").map_err(anyhow::Error::msg)?["time"].clone();
+    let path = hung.path().to_owned();
+    drop(hung);
+    wait_until(ROUNDS, "the volume to be measured again", || {
+        let volume = scratch(&node, "stuck")?;
+        if volume["time"].as_str() > before.as_str() { Ok(()) } else { Err(volume.to_string()) }
+    })?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    ensure!(!mounts.contains(&path.display().to_string()), "it is still mounted");
+    Ok(())
+}
