@@ -41,6 +41,7 @@ const WITH_A_CONTROL_PLANE: [&str; 15] = [
     "cluster_pods",
     "member",
     "metrics_server",
+    "manners",
     "misfits",
     "outage",
     "private_images",

@@ -27,6 +27,7 @@ mod limit;
 mod readable;
 mod reflect;
 mod tls;
+mod tokens;
 mod validity;
 
 pub use client::{Client, Patch, Query, Scope};
@@ -35,6 +36,7 @@ pub use kubeconfig::KubeconfigError;
 pub use limit::Rate;
 pub use readable::{Listing, Unreadable};
 pub use reflect::{Change, Reflected, reflect};
+pub use tokens::{bound_token, renew_token_after};
 
 #[cfg(test)]
 mod tests;

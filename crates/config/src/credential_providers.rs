@@ -37,6 +37,23 @@ pub struct CredentialProvider {
     pub args: Vec<String>,
     /// What its environment has beside mainstay's own.
     pub env: Vec<(String, String)>,
+    /// `tokenAttributes`: it is given a token of the pod's service account.
+    pub token: Option<TokenAttributes>,
+}
+
+/// What a program is told of the service account of the pod that an image is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenAttributes {
+    /// `serviceAccountTokenAudience`.
+    pub audience: String,
+    /// `cacheType`: whether its answers hold for one token (`Token`), or for all of the account (`ServiceAccount`).
+    pub per_token: bool,
+    /// `requireServiceAccount`: it is not asked for pods that have none.
+    pub required: bool,
+    /// `requiredServiceAccountAnnotationKeys`: it is not asked for accounts that lack one of them.
+    pub required_annotations: Vec<String>,
+    /// `optionalServiceAccountAnnotationKeys`.
+    pub optional_annotations: Vec<String>,
 }
 
 /// Why the providers cannot be used.
@@ -97,7 +114,21 @@ struct Written {
     args: Option<Vec<String>>,
     #[serde(default)]
     env: Option<Vec<Variable>>,
-    token_attributes: Option<serde_json::Value>,
+    token_attributes: Option<WrittenToken>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenToken {
+    #[serde(default)]
+    service_account_token_audience: String,
+    #[serde(default)]
+    cache_type: String,
+    require_service_account: Option<bool>,
+    #[serde(default)]
+    required_service_account_annotation_keys: Vec<String>,
+    #[serde(default)]
+    optional_service_account_annotation_keys: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -108,11 +139,16 @@ struct Variable {
     value: String,
 }
 
-/// The providers by the two flags, in the order of the file; none if both are empty. Blocks.
+/// The providers by the two flags, in the order of the file; none if both are empty. `tokens`: the gate
+/// KubeletServiceAccountTokenForCredentialProviders. Blocks.
 ///
 /// # Errors
 /// [`ProviderError`]: then no image could be pulled that needs them.
-pub fn credential_providers(config: &str, bin_dir: &str) -> Result<Vec<CredentialProvider>, ProviderError> {
+pub fn credential_providers(
+    config: &str,
+    bin_dir: &str,
+    tokens: bool,
+) -> Result<Vec<CredentialProvider>, ProviderError> {
     match (config, bin_dir) {
         ("", "") => return Ok(Vec::new()),
         ("", _) => return Err(ProviderError::Alone { missing: "--image-credential-provider-config" }),
@@ -129,6 +165,13 @@ pub fn credential_providers(config: &str, bin_dir: &str) -> Result<Vec<Credentia
             if !names.insert(provider.name.clone()) {
                 return Err(form(format!(
                     "providers: {:?} is there twice; give each another name",
+                    provider.name
+                )));
+            }
+            if provider.token.is_some() && !tokens {
+                return Err(form(format!(
+                    "providers, {:?}: tokenAttributes needs the feature gate \
+                     KubeletServiceAccountTokenForCredentialProviders, which is off",
                     provider.name
                 )));
             }
@@ -203,16 +246,75 @@ fn check(written: Written, bin_dir: &Path) -> Result<CredentialProvider, String>
     if default_cache_duration < GoDuration::ZERO {
         return wrong("defaultCacheDuration", "is negative; write \"0s\" to ask each time");
     }
-    if token_attributes.is_some() {
-        return wrong(
-            "tokenAttributes",
-            "is not acted upon yet: programs are not given service account tokens; take it out",
-        );
-    }
+    let token = match token_attributes {
+        None => None,
+        Some(_) if api_version != VERSIONS[0] => {
+            return wrong("tokenAttributes", &format!("needs apiVersion {}", VERSIONS[0]));
+        }
+        Some(token) => match check_token(token) {
+            Ok(token) => Some(token),
+            Err((field, problem)) => return wrong(&format!("tokenAttributes.{field}"), &problem),
+        },
+    };
     let program = bin_dir.join(&name);
     let env = env.into_iter().flatten().map(|variable| (variable.name, variable.value)).collect();
     let args = args.unwrap_or_default();
-    Ok(CredentialProvider { name, program, match_images, default_cache_duration, api_version, args, env })
+    Ok(CredentialProvider {
+        name,
+        program,
+        match_images,
+        default_cache_duration,
+        api_version,
+        args,
+        env,
+        token,
+    })
+}
+
+/// Upstream's rules; the field that is wrong, and how.
+fn check_token(written: WrittenToken) -> Result<TokenAttributes, (&'static str, String)> {
+    let WrittenToken {
+        service_account_token_audience: audience,
+        cache_type,
+        require_service_account,
+        required_service_account_annotation_keys: required_annotations,
+        optional_service_account_annotation_keys: optional_annotations,
+    } = written;
+    let wrong = |field, problem: &str| Err((field, problem.to_owned()));
+    if audience.is_empty() {
+        return wrong("serviceAccountTokenAudience", "is missing; write whom the token is for");
+    }
+    let Some(required) = require_service_account else {
+        return wrong("requireServiceAccount", "is missing; write true or false");
+    };
+    let per_token = match cache_type.as_str() {
+        "Token" => true,
+        "ServiceAccount" => false,
+        _ => return wrong("cacheType", "must be Token or ServiceAccount"),
+    };
+    if !required && !required_annotations.is_empty() {
+        return wrong(
+            "requiredServiceAccountAnnotationKeys",
+            "must be empty when requireServiceAccount is false",
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for (field, keys) in [
+        ("requiredServiceAccountAnnotationKeys", &required_annotations),
+        ("optionalServiceAccountAnnotationKeys", &optional_annotations),
+    ] {
+        for key in keys {
+            let name = key.rsplit('/').next().unwrap_or_default();
+            let plain = |text: &str| text.chars().all(|it| it.is_ascii_alphanumeric() || "-_./".contains(it));
+            if name.is_empty() || name.len() > 63 || !plain(key) || key.to_lowercase() != *key {
+                return Err((field, format!("{key:?} is no annotation key in lower case")));
+            }
+            if !seen.insert(key.clone()) {
+                return Err((field, format!("{key:?} is there twice")));
+            }
+        }
+    }
+    Ok(TokenAttributes { audience, per_token, required, required_annotations, optional_annotations })
 }
 
 #[cfg(test)]
@@ -229,7 +331,7 @@ mod tests {
         fs::write(bin.join("p"), "").unwrap();
         let read = |text: &str| {
             fs::write(&path, text).unwrap();
-            credential_providers(path.to_str().unwrap(), bin.to_str().unwrap())
+            credential_providers(path.to_str().unwrap(), bin.to_str().unwrap(), true)
         };
         let [good] = &read(GOOD).unwrap()[..] else { panic!("one") };
         assert_eq!((good.name.as_str(), &good.program), ("p", &bin.join("p")));
@@ -245,11 +347,49 @@ mod tests {
             ("[\"*.example.com\"]", "[]", "matchImages"),
             ("credentialprovider.kubelet.k8s.io/v1", "v1", "apiVersion"),
             ("args:", "arguments:", "arguments"),
-            ("args: [get]", "tokenAttributes: {}", "tokenAttributes"),
+            ("args: [get]", "tokenAttributes: {}", "serviceAccountTokenAudience"),
+            (
+                "args: [get]",
+                "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token}",
+                "requireServiceAccount",
+            ),
+            (
+                "args: [get]",
+                "tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true}",
+                "cacheType",
+            ),
+            (
+                "args: [get]",
+                "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: false, \
+                 requiredServiceAccountAnnotationKeys: [a/b]}",
+                "requiredServiceAccountAnnotationKeys",
+            ),
+            (
+                "args: [get]",
+                "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, \
+                 requiredServiceAccountAnnotationKeys: [a/b], optionalServiceAccountAnnotationKeys: [a/b]}",
+                "twice",
+            ),
+            (
+                "k8s.io/v1\n  args: [get]",
+                "k8s.io/v1beta1\n  tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, \
+                 requireServiceAccount: true}",
+                "credentialprovider.kubelet.k8s.io/v1",
+            ),
         ] {
             let error = read(&GOOD.replace(change, with)).unwrap_err().to_string();
             assert!(error.contains(named), "{with}: {error}");
         }
+        let with_token = GOOD.replace(
+            "args: [get]",
+            "tokenAttributes: {serviceAccountTokenAudience: a, cacheType: ServiceAccount, requireServiceAccount: true, \
+             requiredServiceAccountAnnotationKeys: [example.com/role], optionalServiceAccountAnnotationKeys: [b]}",
+        );
+        let token = read(&with_token).unwrap().remove(0).token.unwrap();
+        assert_eq!((token.audience.as_str(), token.per_token, token.required), ("a", false, true));
+        assert_eq!(token.required_annotations, ["example.com/role"]);
+        let off = credential_providers(path.to_str().unwrap(), bin.to_str().unwrap(), false);
+        assert!(off.unwrap_err().to_string().contains("feature gate"));
         // A directory: all its files, in the order of their names, each provider once.
         read(GOOD).unwrap();
         fs::write(bin.join("a"), "").unwrap();
@@ -262,13 +402,13 @@ mod tests {
         )
         .unwrap();
         fs::write(dir.path().join("README"), "no").unwrap();
-        let all = |dir: &Path| credential_providers(dir.to_str().unwrap(), bin.to_str().unwrap());
+        let all = |dir: &Path| credential_providers(dir.to_str().unwrap(), bin.to_str().unwrap(), true);
         let names: Vec<_> = all(dir.path()).unwrap().into_iter().map(|it| it.name).collect();
         assert_eq!(names, ["a", "p"]);
         fs::write(dir.path().join("z.yml"), GOOD).unwrap();
         assert!(all(dir.path()).unwrap_err().to_string().contains("twice"));
         assert!(matches!(all(&bin), Err(ProviderError::Empty { .. })));
-        assert!(matches!(credential_providers("/x", ""), Err(ProviderError::Alone { .. })));
-        assert!(credential_providers("", "").unwrap().is_empty());
+        assert!(matches!(credential_providers("/x", "", true), Err(ProviderError::Alone { .. })));
+        assert!(credential_providers("", "", true).unwrap().is_empty());
     }
 }

@@ -37,7 +37,7 @@ mod settings;
 mod validate;
 
 pub use catalog::{Entry, fields, not_yet, settings};
-pub use credential_providers::{CredentialProvider, ProviderError, credential_providers};
+pub use credential_providers::{CredentialProvider, ProviderError, TokenAttributes, credential_providers};
 pub use definition::{Check, Definition, Flag, FlagStyle, Kind, Section};
 pub use duration::{DurationError, GoDuration};
 pub use explain::{UnknownOption, explain, markdown, not_yet_text};

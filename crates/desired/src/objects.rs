@@ -26,13 +26,12 @@ use jiff::Timestamp;
 use k8s_openapi::{
     ListableResource, Metadata,
     api::{
-        authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-        core::v1::{ConfigMap, Secret, Service, ServiceAccount, ServiceSpec},
+        core::v1::{ConfigMap, Secret, Service, ServiceSpec},
         node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use mainstay_apiserver::{ApiError, Change, Client, Reflected, Scope, reflect};
+use mainstay_apiserver::{ApiError, Change, Client, Reflected, bound_token, reflect, renew_token_after};
 use mainstay_podspec::{References, references};
 use mainstay_task::{Backoff, random_unit};
 use mainstay_types::{
@@ -48,12 +47,8 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Backoff =
     Backoff::doubling(Duration::from_millis(500), Duration::from_secs(30)).with_jitter(0.3);
-/// A token is renewed when this part of its life is over, and at the latest after a day (upstream's).
-const RENEW_AT: f64 = 0.8;
-const RENEW_BY: Duration = Duration::from_secs(24 * 3600);
-
-/// So many tokens are asked for at a time.
-const TOKENS_AT_ONCE: usize = 8;
+/// So many tokens are asked for at a time: enough for the usual rate when the API server takes half a second for each.
+const TOKENS_AT_ONCE: usize = 24;
 
 /// When a token is asked for (again).
 #[derive(Debug)]
@@ -205,7 +200,7 @@ impl ApiObjects {
                         token.asked = true;
                         let (client, key) = (client.clone(), key.clone());
                         asking.push(async move {
-                            let answer = request(&client, &key, &pod, &account).await;
+                            let answer = bound_token(&client, &key, &pod, &account).await;
                             (key, pod, answer)
                         });
                     }
@@ -586,48 +581,7 @@ where
 /// How long a token is left as it is.
 fn renewal_in(token: &ServiceToken) -> Duration {
     let left = Duration::try_from(token.expires.duration_since(Timestamp::now())).unwrap_or_default();
-    left.mul_f64(RENEW_AT - 0.1 * random_unit()).clamp(Duration::from_secs(5), RENEW_BY)
-}
-
-/// Asks for a token that is bound to the pod.
-async fn request(
-    client: &Client,
-    key: &TokenKey,
-    pod: &FullName,
-    account: &str,
-) -> Result<ServiceToken, ApiError> {
-    let wish = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            // None is the API server itself.
-            audiences: Some([key.audience.clone()].into_iter().filter(|it| !it.is_empty()).collect()),
-            expiration_seconds: Some(key.expiration_seconds),
-            bound_object_ref: Some(BoundObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                name: Some(pod.name.to_string()),
-                uid: Some(key.pod.as_str().to_owned()),
-            }),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
-    };
-    let scope = Scope::Namespace(&pod.namespace);
-    let made: TokenRequest =
-        client.create_part::<ServiceAccount, _, _>(scope, (account, "token"), &wish).await?;
-    let status = made.status.unwrap_or_default();
-    match (status.token, status.expiration_timestamp) {
-        (Some(token), Some(expires)) if !token.is_empty() => {
-            // How long it is good counts from now: the API server's clock may be another.
-            let lifetime = made.spec.map(|spec| spec.expiration_seconds.unwrap_or_default());
-            let lifetime = lifetime.filter(|seconds| *seconds > 0).map(jiff::SignedDuration::from_secs);
-            let counted = lifetime.and_then(|lifetime| Timestamp::now().checked_add(lifetime).ok());
-            Ok(ServiceToken { token, expires: counted.unwrap_or(expires.0) })
-        }
-        _ => Err(ApiError::Decode {
-            request: format!("a token of the service account {account}"),
-            problem: "there is none in it".to_owned(),
-        }),
-    }
+    renew_token_after(left, random_unit())
 }
 
 #[cfg(test)]

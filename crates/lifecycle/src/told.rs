@@ -2,7 +2,7 @@
 //!
 //! Conditions of others, and fields that controllers write (`resourceClaimStatuses` and the like), are never touched.
 
-use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use mainstay_types::fnv1a_64;
 use serde_json::{Map, Value, json};
 
@@ -94,6 +94,76 @@ pub fn status_patch(uid: &str, status: &PodStatus, ours_alone: bool) -> Value {
     conditions.extend(passed);
     fields.insert("conditions".to_owned(), Value::Array(conditions));
     json!({ "metadata": { "uid": uid }, "status": fields })
+}
+
+/// Whether all that has happened between two statuses is that a pod's start has come a step further, with more steps to
+/// follow soon: its sandbox is there, an init container has done its work, one of several containers runs. Whoever waits for
+/// the pod waits for what comes after these.
+#[must_use]
+pub fn is_step_of_start(before: &PodStatus, after: &PodStatus) -> bool {
+    let all = |status: &PodStatus| -> Vec<ContainerStatus> {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten()).cloned().collect()
+    };
+    let (was, is) = (all(before), all(after));
+    let init = after.init_container_statuses.as_ref().map_or(0, Vec::len);
+    was.len() == is.len()
+        && is.iter().any(is_to_come)
+        && was.iter().zip(&is).enumerate().all(|(index, (was, is))| is_further(was, is, index < init))
+        && rest(before) == rest(after)
+}
+
+/// Whether all that has happened between two statuses of a pod that is being deleted is that its end has come a step further:
+/// it is as ready as it was, and not over yet.
+#[must_use]
+pub fn is_step_of_end(before: &PodStatus, after: &PodStatus) -> bool {
+    let ready = |status: &PodStatus| -> Vec<Option<String>> {
+        let of = |kind: &str| {
+            let found = status.conditions.iter().flatten().find(|it| it.type_ == kind);
+            found.map(|condition| condition.status.clone())
+        };
+        ["Ready", "ContainersReady", DISRUPTION_TARGET].map(of).to_vec()
+    };
+    before.phase == after.phase
+        && !matches!(after.phase.as_deref(), Some("Succeeded" | "Failed"))
+        && (&before.reason, &before.message) == (&after.reason, &after.message)
+        && ready(before) == ready(after)
+}
+
+/// A container that is about to be made.
+fn is_to_come(container: &ContainerStatus) -> bool {
+    let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+    waiting.is_some_and(|waiting| {
+        matches!(waiting.reason.as_deref(), Some("ContainerCreating" | "PodInitializing"))
+    })
+}
+
+/// Whether a container is where it was, or has come to run (or, if `init`, to its good end) for the first time.
+fn is_further(was: &ContainerStatus, is: &ContainerStatus, init: bool) -> bool {
+    let runs = |it: &ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
+    let done = |it: &ContainerStatus| {
+        let ended = it.state.as_ref().and_then(|state| state.terminated.as_ref());
+        init && ended.is_some_and(|ended| ended.exit_code == 0)
+    };
+    let same_past = was.restart_count == is.restart_count && was.last_state == is.last_state;
+    let good = |it: &ContainerStatus| is_to_come(it) || runs(it) || done(it);
+    // What runs already is as it was: that it is no longer ready, or is so now, is news.
+    let news = runs(was) && runs(is) && (was.ready, was.started) != (is.ready, is.started);
+    same_past && good(was) && good(is) && !news
+}
+
+/// What is left of our part of a status without what a start brings about.
+fn rest(status: &PodStatus) -> (Map<String, Value>, Vec<Value>) {
+    let (mut fields, mut conditions) = own(status);
+    for name in ["phase", "podIP", "podIPs", "initContainerStatuses", "containerStatuses"] {
+        fields.remove(name);
+    }
+    conditions.retain(|it| it["type"] != "PodReadyToStartContainers" && it["type"] != "Initialized");
+    for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+        // Which containers are not ready is told anew with each of them.
+        condition.remove("message");
+    }
+    (fields, conditions)
 }
 
 /// Our fields that are there, and our conditions by type.
@@ -197,5 +267,119 @@ mod tests {
         let none = status_digest(&status(json!({ "phase": "Failed" })));
         assert_eq!(status_digest(&of("PreemptionByScheduler")), none);
         assert_ne!(status_digest(&of("TerminationByKubelet")), none);
+    }
+
+    #[test]
+    fn an_end_is_told_in_few_words() {
+        let of = |phase: &str, ready: &str, generation: i64| {
+            status(
+                json!({ "phase": phase, "observedGeneration": generation, "conditions": [{ "type": "Ready", "status": ready }] }),
+            )
+        };
+        let rows = [
+            ("that it is to go is seen", of("Running", "True", 1), of("Running", "True", 2), true),
+            ("another container has ended", of("Running", "False", 2), of("Running", "False", 2), true),
+            ("it is not ready any more", of("Running", "True", 2), of("Running", "False", 2), false),
+            ("it is over", of("Running", "False", 2), of("Failed", "False", 2), false),
+            ("something is said of what is over", of("Failed", "False", 2), of("Failed", "False", 3), false),
+        ];
+        for (name, before, after, expected) in rows {
+            assert_eq!(is_step_of_end(&before, &after), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_start_is_told_in_few_words() {
+        let creating = json!({ "waiting": { "reason": "ContainerCreating" } });
+        let initializing = json!({ "waiting": { "reason": "PodInitializing" } });
+        let running = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
+        let ended = |code: i32| json!({ "terminated": { "exitCode": code } });
+        // State and readiness of containers a and b, and of an init container i.
+        let pod = |i: Option<&Value>, a: &Value, b: &Value, more: Value| {
+            let container = |name: &str, state: &Value| {
+                let runs = state.get("running").is_some();
+                json!({ "name": name, "image": "i", "imageID": "", "restartCount": 0, "ready": runs, "started": runs, "state": state })
+            };
+            let mut value = json!({
+                "phase": "Pending",
+                "containerStatuses": [container("a", a), container("b", b)],
+                "conditions": [{ "type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "a, b" }],
+            });
+            if let Some(i) = i {
+                value["initContainerStatuses"] = json!([container("i", i)]);
+            }
+            for (name, field) in more.as_object().unwrap() {
+                value[name] = field.clone();
+            }
+            status(value)
+        };
+        let none = || json!({});
+        let sandbox = json!({ "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }], "conditions": [
+            { "type": "PodReadyToStartContainers", "status": "True" },
+            { "type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "a, b" } ] });
+        let some = json!({ "phase": "Running", "conditions": [
+            { "type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "b" } ] });
+        let whole = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+        let failed = json!({ "waiting": { "reason": "ErrImagePull" } });
+        let made = pod(None, &creating, &creating, none());
+        let rows = [
+            ("its sandbox is there", made.clone(), pod(None, &creating, &creating, sandbox.clone()), true),
+            ("one of two containers runs", made.clone(), pod(None, &running, &creating, some.clone()), true),
+            ("both run", made.clone(), pod(None, &running, &running, whole.clone()), false),
+            (
+                "the last one runs",
+                pod(None, &running, &creating, some.clone()),
+                pod(None, &running, &running, whole),
+                false,
+            ),
+            ("an image is missing", made.clone(), pod(None, &failed, &creating, none()), false),
+            ("it had been missing", pod(None, &failed, &creating, none()), made.clone(), false),
+            (
+                "one has ended",
+                pod(None, &running, &creating, some.clone()),
+                pod(None, &ended(0), &creating, some.clone()),
+                false,
+            ),
+            (
+                "an init container runs",
+                pod(Some(&creating), &initializing, &initializing, none()),
+                pod(Some(&running), &initializing, &initializing, sandbox.clone()),
+                true,
+            ),
+            (
+                "it has done its work",
+                pod(Some(&running), &initializing, &initializing, none()),
+                pod(Some(&ended(0)), &initializing, &initializing, none()),
+                true,
+            ),
+            (
+                "it has failed",
+                pod(Some(&running), &initializing, &initializing, none()),
+                pod(Some(&ended(1)), &initializing, &initializing, none()),
+                false,
+            ),
+            (
+                "it is over",
+                made.clone(),
+                pod(None, &creating, &creating, json!({ "phase": "Failed", "reason": "Evicted" })),
+                false,
+            ),
+            (
+                "seen in another generation",
+                made.clone(),
+                pod(None, &creating, &creating, json!({ "observedGeneration": 2 })),
+                false,
+            ),
+        ];
+        for (name, before, after, expected) in rows {
+            assert_eq!(is_step_of_start(&before, &after), expected, "{name}");
+        }
+        let mut unready = pod(None, &running, &creating, some.clone());
+        unready.container_statuses.as_mut().unwrap()[0].ready = false;
+        let ready = pod(None, &running, &creating, some);
+        assert!(!is_step_of_start(&ready, &unready), "one is not ready any more");
+        let mut again = made.clone();
+        again.container_statuses.as_mut().unwrap()[0].restart_count = 1;
+        assert!(!is_step_of_start(&made, &again), "one starts again");
     }
 }

@@ -374,8 +374,10 @@ async fn build(
             credential_providers: mainstay_config::credential_providers(
                 &loaded.settings.image_credential_provider_config,
                 &loaded.settings.image_credential_provider_bin_dir,
+                loaded.gates.enabled("KubeletServiceAccountTokenForCredentialProviders"),
             )
             .context("--image-credential-provider-config")?,
+            accounts: api.clone(),
             max_restart_period: config
                 .crash_loop_back_off
                 .max_container_restart_period

@@ -22,4 +22,6 @@ pub use admission::{
 };
 pub use allocatable::{AllocatableError, Reservations, node_resources};
 pub use pressure::{PressureMemory, Reading, Signal, Signals, Thresholds};
-pub use pulls::{MayUse, PullSecret, PullVerification, PulledRecord, PulledWith};
+pub use pulls::{
+    MayUse, PullAccount, PullSecret, PullVerification, PulledBy, PulledRecord, PulledWith, Shown,
+};

@@ -67,7 +67,7 @@ pub struct PulledWith {
     pub kubernetes_secrets: Vec<PullSecret>,
     /// Service accounts of pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub kubernetes_service_accounts: Vec<serde_json::Value>,
+    pub kubernetes_service_accounts: Vec<PullAccount>,
     /// Nothing, or what every pod of the node has.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub node_pods_accessible: bool,
@@ -85,6 +85,39 @@ pub struct PullSecret {
     pub uid: String,
     /// A digest of what is in it for this image.
     pub credential_hash: String,
+}
+
+/// A service account whose token an image was pulled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PullAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// Whose an image is by what it was pulled with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PulledBy {
+    /// Those who have this secret.
+    Secret(PullSecret),
+    /// Pods of this service account.
+    Account(PullAccount),
+    /// Everybody's: it took nothing, or what every pod of the node has.
+    Anybody,
+    /// It is not known what it took: only that it was pulled for a pod.
+    Unknown,
+}
+
+/// What a pod can show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Its pull secrets that are good for the image's registry.
+    pub secrets: Vec<PullSecret>,
+    /// Its service account, if some program gives a login for that.
+    pub account: Option<PullAccount>,
 }
 
 /// Whether a pod may use an image that is there.
@@ -110,14 +143,26 @@ impl PulledRecord {
         }
     }
 
-    /// Whether a pod with these secrets may use the image by this name.
+    /// Whether everybody may use the image by this name; `None` where it depends on what a pod shows.
     #[must_use]
-    pub fn allows(&self, name: &str, secrets: &[PullSecret]) -> MayUse {
+    pub fn allows_anybody(&self, name: &str) -> Option<bool> {
+        let with = self.credential_mapping.get(name);
+        match with {
+            None => Some(false),
+            Some(with) if with.node_pods_accessible => Some(true),
+            Some(with) => (with.kubernetes_secrets.is_empty() && with.kubernetes_service_accounts.is_empty())
+                .then_some(false),
+        }
+    }
+
+    /// Whether a pod that shows this may use the image by this name.
+    #[must_use]
+    pub fn allows(&self, name: &str, shown: &Shown) -> MayUse {
         let Some(with) = self.credential_mapping.get(name) else { return MayUse::No };
         if with.node_pods_accessible {
             return MayUse::Yes;
         }
-        for own in secrets {
+        for own in &shown.secrets {
             for noted in &with.kubernetes_secrets {
                 let same =
                     (&own.uid, &own.namespace, &own.name) == (&noted.uid, &noted.namespace, &noted.name);
@@ -133,18 +178,31 @@ impl PulledRecord {
                 }
             }
         }
-        MayUse::No
+        match &shown.account {
+            Some(account) if with.kubernetes_service_accounts.contains(account) => MayUse::Yes,
+            _ => MayUse::No,
+        }
     }
 
-    /// Notes what the image was pulled with; `None` is what every pod has. Whether that was news.
-    pub fn note(&mut self, name: &str, secret: Option<PullSecret>) -> bool {
+    /// Notes what the image was pulled with. Whether that was news.
+    pub fn note(&mut self, name: &str, by: PulledBy) -> bool {
+        if by == PulledBy::Unknown {
+            return false;
+        }
         let with = self.credential_mapping.entry(name.to_owned()).or_default();
         let before = with.clone();
-        match secret {
-            None => *with = PulledWith { node_pods_accessible: true, ..PulledWith::default() },
+        match by {
+            PulledBy::Anybody => *with = PulledWith { node_pods_accessible: true, ..PulledWith::default() },
+            PulledBy::Unknown => {}
             // Whom everybody may use is not taken back.
-            Some(_) if with.node_pods_accessible => {}
-            Some(secret) => {
+            _ if with.node_pods_accessible => {}
+            PulledBy::Account(account) => {
+                if !with.kubernetes_service_accounts.contains(&account) {
+                    with.kubernetes_service_accounts.push(account);
+                    with.kubernetes_service_accounts.sort();
+                }
+            }
+            PulledBy::Secret(secret) => {
                 with.kubernetes_secrets.retain(|noted| {
                     (&noted.uid, &noted.namespace, &noted.name)
                         != (&secret.uid, &secret.namespace, &secret.name)
@@ -191,9 +249,15 @@ mod tests {
     #[test]
     fn who_has_what_it_was_pulled_with_may_use_it() {
         let mut record = PulledRecord::new("sha256:1");
-        assert_eq!(record.allows("r.test/x", &[secret("a", "1")]), MayUse::No, "nothing is known");
-        assert!(record.note("r.test/x", Some(secret("a", "1"))));
-        assert!(!record.note("r.test/x", Some(secret("a", "1"))));
+        let with = |secrets: Vec<PullSecret>| Shown { secrets, account: None };
+        let none = Shown::default();
+        let one = with(vec![secret("a", "1")]);
+        assert_eq!(record.allows("r.test/x", &one), MayUse::No, "nothing is known");
+        assert_eq!(record.allows_anybody("r.test/x"), Some(false));
+        assert!(!record.note("r.test/x", PulledBy::Unknown));
+        assert!(record.note("r.test/x", PulledBy::Secret(secret("a", "1"))));
+        assert!(!record.note("r.test/x", PulledBy::Secret(secret("a", "1"))));
+        assert_eq!(record.allows_anybody("r.test/x"), None);
         let rows = [
             ("the same", vec![secret("a", "1")], MayUse::Yes),
             ("none", vec![], MayUse::No),
@@ -203,14 +267,22 @@ mod tests {
             ("one of several", vec![secret("b", "2"), secret("a", "1")], MayUse::Yes),
         ];
         for (row, secrets, wanted) in rows {
-            assert_eq!(record.allows("r.test/x", &secrets), wanted, "{row}");
+            assert_eq!(record.allows("r.test/x", &with(secrets)), wanted, "{row}");
         }
-        assert_eq!(record.allows("r.test/y", &[secret("a", "1")]), MayUse::No, "by another name");
-        assert!(record.note("r.test/x", Some(secret("a", "2"))), "one secret is noted once");
+        assert_eq!(record.allows("r.test/y", &one), MayUse::No, "by another name");
+        assert!(record.note("r.test/x", PulledBy::Secret(secret("a", "2"))), "one secret is noted once");
         assert_eq!(record.credential_mapping["r.test/x"].kubernetes_secrets, [secret("a", "2")]);
-        assert!(record.note("r.test/x", None));
-        assert_eq!(record.allows("r.test/x", &[]), MayUse::Yes);
-        assert!(!record.note("r.test/x", Some(secret("a", "1"))), "it stays everybody's");
+        // An account is the same if it is the very same.
+        let account = |uid: &str| PullAccount { namespace: "ns".into(), name: "a".into(), uid: uid.into() };
+        let of = |uid: &str| Shown { secrets: Vec::new(), account: Some(account(uid)) };
+        assert_eq!(record.allows("r.test/x", &of("1")), MayUse::No);
+        assert!(record.note("r.test/x", PulledBy::Account(account("1"))));
+        assert!(!record.note("r.test/x", PulledBy::Account(account("1"))));
+        assert_eq!(record.allows("r.test/x", &of("1")), MayUse::Yes);
+        assert_eq!(record.allows("r.test/x", &of("2")), MayUse::No, "made anew since");
+        assert!(record.note("r.test/x", PulledBy::Anybody));
+        assert_eq!(record.allows("r.test/x", &none), MayUse::Yes);
+        assert!(!record.note("r.test/x", PulledBy::Secret(secret("a", "1"))), "it stays everybody's");
     }
 
     #[test]
@@ -219,7 +291,7 @@ mod tests {
         let record: PulledRecord = serde_json::from_str(text).unwrap();
         let again: serde_json::Value = serde_json::to_value(&record).unwrap();
         assert_eq!(again, serde_json::from_str::<serde_json::Value>(text).unwrap());
-        assert_eq!(record.allows("x", &[]), MayUse::Yes);
-        assert_eq!(record.allows("y", &[]), MayUse::No);
+        assert_eq!(record.allows("x", &Shown::default()), MayUse::Yes);
+        assert_eq!(record.allows("y", &Shown::default()), MayUse::No);
     }
 }

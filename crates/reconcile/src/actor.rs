@@ -27,7 +27,7 @@ use tracing::{error, info, warn};
 use crate::{
     Ownership, ReconcileConfig, admission, cgroups,
     clock::Clock,
-    cpusets,
+    cpusets, images,
     kill::Grace,
     pod::{Decision, PodState, Worker, refresh_wait},
     record::{Opened, PodRecord, Records},
@@ -104,6 +104,10 @@ pub fn start(
     if shared.config.resources.pins_cpus() {
         cpusets::start(Arc::clone(&shared), observed.clone(), outcomes.clone(), tasks);
     }
+    let (settling, shutdown) = (Arc::clone(&shared), tasks.shutdown());
+    tasks.spawn("pulls of before", async move {
+        shutdown.run_until_signalled(Box::pin(images::settle(&settling))).await;
+    });
     // One after the other: whoever holds one while he waits for another may be waited for himself.
     let desired_now = desired.borrow().clone();
     let observed_now = observed.borrow().clone();

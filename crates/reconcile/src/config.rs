@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use mainstay_apiserver::Client;
 use mainstay_config::CredentialProvider;
 use mainstay_cri::Cri;
 use mainstay_podspec::runtime::NodeSettings;
@@ -54,6 +55,8 @@ pub struct ReconcileConfig {
     pub pull_verification: PullVerification,
     /// The programs that know how to log in to registries.
     pub credential_providers: Vec<CredentialProvider>,
+    /// The API server, asked for the service accounts that some of those programs log in by; nothing else is asked of it here.
+    pub accounts: Option<Client>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.
     pub max_restart_period: Duration,
     /// `syncFrequency`: how often a pod is looked at though nothing seems to change.

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::{Container, Secret};
 use mainstay_cri::CriError;
 use mainstay_lifecycle::HoldCause;
 use mainstay_podspec::runtime::{Credential, ImageName, Keyring};
-use mainstay_policy::PullSecret;
+use mainstay_policy::{PullSecret, PulledBy, Shown};
+use mainstay_task::Backoff;
 use mainstay_types::{
     ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration, image_size_label,
 };
@@ -19,7 +20,10 @@ use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
 use crate::{
-    PullLimits, sandbox,
+    PullLimits,
+    accounts::ForPod,
+    providers::Given,
+    sandbox,
     sandbox::Made,
     userns,
     worker::{Fact, Order, RETRY_AFTER, Shared, hold},
@@ -37,6 +41,10 @@ pub(crate) enum Wanted {
 /// Longest that a pull keeps others from beginning. The runtime itself gives up on one that makes no progress, but not
 /// every runtime, and not every kind of no progress.
 const PERMIT_TIME: Duration = Duration::from_secs(300);
+
+/// How often a runtime that does not answer is asked for its images again.
+const SETTLE_AGAIN: Backoff =
+    Backoff::doubling(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(0.3);
 
 /// Limits pulls of the whole node.
 #[derive(Debug)]
@@ -80,6 +88,25 @@ impl Puller {
         bucket.tokens -= 1.0;
         true
     }
+}
+
+/// Settles what an earlier life left of its pulls, as soon as the runtime says which images there are. Until then each of those
+/// images counts as one that was pulled for somebody.
+pub(crate) async fn settle(shared: &Shared) {
+    if !shared.pulled.has_unsettled().await {
+        return;
+    }
+    let mut attempts = SETTLE_AGAIN.attempts();
+    let images = loop {
+        match shared.config.cri.list_images().await {
+            Ok(images) => break images,
+            Err(error) => debug!(%error, "the images cannot be listed yet"),
+        }
+        tokio::time::sleep(attempts.failed()).await;
+    };
+    let names =
+        |image: cri::Image| (image.id, image.repo_tags.into_iter().chain(image.repo_digests).collect());
+    shared.pulled.settle(images.into_iter().map(names).collect()).await;
 }
 
 /// Makes sure that the container's image is there, by its pull policy.
@@ -187,8 +214,7 @@ async fn pull(
         let pulled = not_holding_up_others(pull, permit, PERMIT_TIME, image).await;
         let pulled = match pulled {
             Ok((present, used)) => {
-                let secret = used.and_then(|credential| pull_secret(order, &credential));
-                intent.succeeded(asked, &present.id, secret).await;
+                intent.succeeded(asked, &present.id, pulled_by(order, used)).await;
                 Ok(present)
             }
             Err(trouble) => {
@@ -309,14 +335,14 @@ impl Trouble {
 async fn pull_with(
     shared: &Shared,
     image: &str,
-    credentials: Vec<Credential>,
+    credentials: Vec<Given>,
     sandbox: Option<cri::PodSandboxConfig>,
-) -> Result<(cri::Image, Option<Credential>), Trouble> {
-    let tries: Vec<Option<Credential>> =
+) -> Result<(cri::Image, Option<Given>), Trouble> {
+    let tries: Vec<Option<Given>> =
         if credentials.is_empty() { vec![None] } else { credentials.into_iter().map(Some).collect() };
     let mut last = Trouble::Vanished;
     for credential in tries {
-        let auth = credential.as_ref().map(Credential::auth_config);
+        let auth = credential.as_ref().map(|given| given.credential.auth_config());
         let begun = Instant::now();
         match shared.config.cri.pull_image(image, auth, sandbox.clone()).await {
             Ok(reference) => {
@@ -339,12 +365,23 @@ async fn pull_with(
 /// Whether the pod may use an image that is there without asking its registry.
 async fn may_use(shared: &Shared, order: &Order, asked: &str, present: &cri::Image) -> bool {
     let Ok(name) = ImageName::parse(asked) else { return false };
-    let own = || {
+    let shown = async || {
         let (keyrings, _) = keyrings(order);
         let credentials = keyrings.iter().flat_map(|keyring| keyring.lookup(&name));
-        credentials.filter_map(|credential| pull_secret(order, &credential)).collect()
+        let secrets = credentials.filter_map(|credential| pull_secret(order, &credential)).collect();
+        let (given, _) = shared.providers.lookup(&name, &ForPod::of(&order.desired)).await;
+        Shown { secrets, account: given.into_iter().find_map(|given| given.account) }
     };
-    shared.pulled.may_use(asked, &present.id, own).await
+    shared.pulled.may_use(asked, &present.id, shown).await
+}
+
+/// Whose an image is that was pulled with this; nothing is what every pod of the node has, too.
+fn pulled_by(order: &Order, used: Option<Given>) -> PulledBy {
+    let Some(Given { credential, account }) = used else { return PulledBy::Anybody };
+    match account {
+        Some(account) => PulledBy::Account(account),
+        None => pull_secret(order, &credential).map_or(PulledBy::Anybody, PulledBy::Secret),
+    }
 }
 
 /// What of a Secret is written down; `None` for what every pod of the node has.
@@ -388,7 +425,7 @@ fn keyrings(order: &Order) -> (Vec<Keyring>, Vec<String>) {
 
 /// Credentials for an image: the pod's pull secrets, the node's `config.json`, what credential providers say. And what is wrong with the secrets,
 /// which matters only if the image cannot be pulled without them.
-async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Credential>, Vec<String>) {
+async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Given>, Vec<String>) {
     let Ok(name) = ImageName::parse(image) else { return (Vec::new(), Vec::new()) };
     let (keyrings, mut problems) = keyrings(order);
     let mut found: Vec<Credential> = keyrings.iter().flat_map(|keyring| keyring.lookup(&name)).collect();
@@ -399,7 +436,9 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Creden
             Err(error) => debug!(%error, "cannot use the node's registry credentials"),
         }
     }
-    let (more, failed) = shared.providers.lookup(&name).await;
+    let mut found: Vec<Given> =
+        found.into_iter().map(|credential| Given { credential, account: None }).collect();
+    let (more, failed) = shared.providers.lookup(&name, &ForPod::of(&order.desired)).await;
     found.extend(more);
     problems.extend(failed);
     (found, problems)

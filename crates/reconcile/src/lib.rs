@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod actor;
 mod admission;
 mod cgroups;

@@ -13,7 +13,7 @@ use std::{
 
 use jiff::{Timestamp, Unit};
 use mainstay_podspec::runtime::ImageName;
-use mainstay_policy::{MayUse, PullSecret, PullVerification, PulledRecord};
+use mainstay_policy::{MayUse, PullVerification, PulledBy, PulledRecord, Shown};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
@@ -54,12 +54,12 @@ impl PullRecords {
         Self { policy, files: Arc::new(Files { dir, under_way: Mutex::default() }) }
     }
 
-    /// Whether a pod may use an image that is there, by what `secrets` gives of its own.
-    pub(crate) async fn may_use(
+    /// Whether a pod may use an image that is there, by what it can show if it is asked.
+    pub(crate) async fn may_use<F: Future<Output = Shown>>(
         &self,
         image: &str,
         image_ref: &str,
-        secrets: impl FnOnce() -> Vec<PullSecret>,
+        shown: impl FnOnce() -> F,
     ) -> bool {
         if self.policy == PullVerification::Never {
             return true;
@@ -80,18 +80,41 @@ impl PullRecords {
             return true;
         }
         let Some(record) = record else { return false };
-        match record.allows(&name.repository(), &secrets()) {
+        // Programs are asked only where it matters what they say.
+        if let Some(verdict) = record.allows_anybody(&name.repository()) {
+            return verdict;
+        }
+        match record.allows(&name.repository(), &shown().await) {
             MayUse::Yes => true,
             MayUse::No => false,
             MayUse::Noting(secret) => {
                 let (files, of, name) = (Arc::clone(&self.files), image_ref.to_owned(), name.repository());
-                let noted = tokio::task::spawn_blocking(move || files.note(&name, &of, Some(secret))).await;
+                let noted =
+                    tokio::task::spawn_blocking(move || files.note(&name, &of, PulledBy::Secret(secret)))
+                        .await;
                 if let Ok(Err(error)) = noted {
                     warn!(image, %error, "a secret that is good for the image cannot be noted");
                 }
                 true
             }
         }
+    }
+
+    /// Makes of pulls that an earlier life began, and whose end it did not see, what is known of them: an image that is there was
+    /// pulled for some pod, with what is not known (upstream does so at its start). One that is not there may still come.
+    pub(crate) async fn settle(&self, images: Vec<(String, Vec<String>)>) {
+        let files = Arc::clone(&self.files);
+        let settled = tokio::task::spawn_blocking(move || files.settle(&images)).await;
+        if let Ok(Err(error)) = settled {
+            warn!(%error, "the notes of pulls that were cut short cannot be settled; their images are pulled again");
+        }
+    }
+
+    /// Whether an earlier life began pulls whose end it did not see.
+    pub(crate) async fn has_unsettled(&self) -> bool {
+        let files = Arc::clone(&self.files);
+        let found = tokio::task::spawn_blocking(move || files.intents().map(|all| !all.is_empty())).await;
+        matches!(found, Ok(Ok(true)))
     }
 
     /// Writes down that a pull begins. What cannot be written holds nobody up.
@@ -108,14 +131,14 @@ impl PullRecords {
 }
 
 impl Intent {
-    /// It was pulled, with a secret or with what every pod of the node has.
-    pub(crate) async fn succeeded(mut self, image: &str, image_ref: &str, secret: Option<PullSecret>) {
+    /// It was pulled with this.
+    pub(crate) async fn succeeded(mut self, image: &str, image_ref: &str, by: PulledBy) {
         self.ended = true;
         let (files, asked) = (Arc::clone(&self.files), self.image.clone());
         let (of, name) = (image_ref.to_owned(), ImageName::parse(image).map(|name| name.repository()));
         let done = tokio::task::spawn_blocking(move || {
             // Only then it is safe to forget that it was pulled for a pod.
-            files.note(&name.map_err(io::Error::other)?, &of, secret)?;
+            files.note(&name.map_err(io::Error::other)?, &of, by)?;
             files.end(&asked)
         });
         if let Ok(Err(error)) = done.await {
@@ -158,12 +181,13 @@ impl Files {
         }
     }
 
-    fn note(&self, name: &str, image_ref: &str, secret: Option<PullSecret>) -> io::Result<()> {
+    fn note(&self, name: &str, image_ref: &str, by: PulledBy) -> io::Result<()> {
         let _locked = self.lock();
         // One that cannot be read is written anew: what is noted in it was shown just now.
         let known = self.record(image_ref).unwrap_or_default();
+        let fresh = known.is_none();
         let mut record = known.unwrap_or_else(|| PulledRecord::new(image_ref));
-        if !record.note(name, secret) {
+        if !record.note(name, by) && !fresh {
             return Ok(());
         }
         let now = Timestamp::now();
@@ -173,6 +197,57 @@ impl Files {
 
     fn intent(&self, image: &str) -> PathBuf {
         self.dir.join("pulling").join(file_name(image))
+    }
+
+    /// The images whose pull was begun, by what is written.
+    fn intents(&self) -> io::Result<Vec<String>> {
+        #[derive(serde::Deserialize)]
+        struct Written {
+            image: String,
+        }
+        let dir = match fs::read_dir(self.dir.join("pulling")) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut found = Vec::new();
+        for entry in dir {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_string_lossy().ends_with(".tmp") {
+                continue;
+            }
+            // One that cannot be read says nothing, and nothing can be said of it.
+            let written =
+                fs::read(entry.path()).ok().and_then(|it| serde_json::from_slice::<Written>(&it).ok());
+            found
+                .extend(written.map(|it| it.image).filter(|image| name.to_str() == Some(&*file_name(image))));
+        }
+        Ok(found)
+    }
+
+    /// `images`: each image's ID with all its names.
+    fn settle(&self, images: &[(String, Vec<String>)]) -> io::Result<()> {
+        let repository = |name: &str| ImageName::parse(name).map(|name| name.repository());
+        for image in self.intents()? {
+            // Begun in this life: its end will be seen.
+            if self.lock().contains_key(&image) {
+                continue;
+            }
+            let Ok(full) = ImageName::with_default_tag(&image) else { continue };
+            let there =
+                images.iter().filter(|(_, names)| names.iter().any(|name| *name == full || *name == image));
+            for (id, _) in there {
+                self.note(&repository(&image).map_err(io::Error::other)?, id, PulledBy::Unknown)?;
+                if !self.lock().contains_key(&image) {
+                    fs::remove_file(self.intent(&image)).or_else(|error| match error.kind() {
+                        io::ErrorKind::NotFound => Ok(()),
+                        _ => Err(error),
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn under_way(&self, image: &str) {
@@ -233,35 +308,45 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_policy::PullSecret;
+
     use super::*;
 
     const IMAGE: &str = "r.test/team/app:1";
 
-    fn secret(hash: &str) -> Vec<PullSecret> {
+    fn secret(hash: &str) -> PullSecret {
         let (namespace, name) = ("ns".to_owned(), "s".to_owned());
-        vec![PullSecret { namespace, name, uid: format!("u-{hash}"), credential_hash: hash.to_owned() }]
+        PullSecret { namespace, name, uid: format!("u-{hash}"), credential_hash: hash.to_owned() }
+    }
+
+    async fn showing(hash: &str) -> Shown {
+        Shown { secrets: vec![secret(hash)], account: None }
+    }
+
+    async fn nothing() -> Shown {
+        Shown::default()
     }
 
     #[tokio::test]
     async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
         let dir = tempfile::tempdir().unwrap();
         let records = PullRecords::new(PullVerification::Pulled, dir.path());
-        assert!(records.may_use(IMAGE, "id", Vec::new).await, "somebody put it there");
+        assert!(records.may_use(IMAGE, "id", nothing).await, "somebody put it there");
         let intent = records.begin(IMAGE).await;
-        assert!(!records.may_use(IMAGE, "id", || secret("1")).await, "it is being pulled for somebody");
-        intent.succeeded(IMAGE, "id", secret("1").pop()).await;
-        assert!(records.may_use(IMAGE, "id", || secret("1")).await);
-        assert!(!records.may_use(IMAGE, "id", || secret("2")).await);
-        assert!(!records.may_use(IMAGE, "id", Vec::new).await);
+        assert!(!records.may_use(IMAGE, "id", || showing("1")).await, "it is being pulled for somebody");
+        intent.succeeded(IMAGE, "id", PulledBy::Secret(secret("1"))).await;
+        assert!(records.may_use(IMAGE, "id", || showing("1")).await);
+        assert!(!records.may_use(IMAGE, "id", || showing("2")).await);
+        assert!(!records.may_use(IMAGE, "id", nothing).await);
         // Another life heeds it.
         let again = PullRecords::new(PullVerification::Pulled, dir.path());
-        assert!(!again.may_use(IMAGE, "id", Vec::new).await);
-        assert!(again.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!again.may_use(IMAGE, "id", nothing).await);
+        assert!(again.may_use(IMAGE, "id", || showing("1")).await);
         let never = PullRecords::new(PullVerification::Never, dir.path());
-        assert!(never.may_use(IMAGE, "id", Vec::new).await);
+        assert!(never.may_use(IMAGE, "id", nothing).await);
         // Once it was had without any, it is everybody's.
-        again.begin(IMAGE).await.succeeded(IMAGE, "id", None).await;
-        assert!(again.may_use(IMAGE, "id", Vec::new).await);
+        again.begin(IMAGE).await.succeeded(IMAGE, "id", PulledBy::Anybody).await;
+        assert!(again.may_use(IMAGE, "id", nothing).await);
         let left = fs::read_dir(dir.path().join("image_manager/pulling")).unwrap().count();
         assert_eq!(left, 0, "no pull is under way");
     }
@@ -273,22 +358,46 @@ mod tests {
         // Cut short while the runtime goes on: what is under way is forgotten, that it was is not.
         drop(records.begin(IMAGE).await);
         assert!(records.files.lock().is_empty());
-        assert!(!records.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!records.may_use(IMAGE, "id", || showing("1")).await);
         let cut = records.begin(IMAGE).await;
         drop(records);
         let again = PullRecords::new(PullVerification::Pulled, dir.path());
-        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!again.may_use(IMAGE, "id", || showing("1")).await);
         drop(cut);
         // Two at a time: the first to fail does not forget the other.
         let (first, second) = (again.begin(IMAGE).await, again.begin(IMAGE).await);
         first.failed().await;
-        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!again.may_use(IMAGE, "id", || showing("1")).await);
         second.failed().await;
-        assert!(again.may_use(IMAGE, "id", Vec::new).await);
+        assert!(again.may_use(IMAGE, "id", nothing).await);
         // What cannot be read is no proof.
         let file = dir.path().join("image_manager/pulled").join(file_name("id"));
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, "{").unwrap();
-        assert!(!again.may_use(IMAGE, "id", || secret("1")).await);
+        assert!(!again.may_use(IMAGE, "id", || showing("1")).await);
+    }
+
+    #[tokio::test]
+    async fn pulls_of_an_earlier_life_are_settled() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        let other = "r.test/team/other:1";
+        // Killed in the middle of two pulls, of which the runtime has finished one.
+        std::mem::forget((records.begin(IMAGE).await, records.begin(other).await));
+        fs::write(dir.path().join("image_manager/pulling/sha256-x"), "{").unwrap();
+        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        assert!(again.has_unsettled().await);
+        let id = |name: &str| (format!("id of {name}"), vec![name.to_owned()]);
+        again.settle(vec![id(IMAGE), id("r.test/bystander:1")]).await;
+        let image = format!("id of {IMAGE}");
+        assert!(!again.may_use(IMAGE, &image, nothing).await, "it was pulled for somebody");
+        assert!(!again.may_use(IMAGE, &image, || showing("1")).await, "nobody knows for whom");
+        assert!(again.may_use("r.test/bystander:1", "id of r.test/bystander:1", nothing).await);
+        let left = again.files.intents().unwrap();
+        assert_eq!(left, [other], "what is not there may still come");
+        // Under another name of the image as well: it is the image that was pulled.
+        assert!(!again.may_use("r.test/alias:1", &image, nothing).await);
+        again.begin(IMAGE).await.succeeded(IMAGE, &image, PulledBy::Secret(secret("1"))).await;
+        assert!(again.may_use(IMAGE, &image, || showing("1")).await);
     }
 }

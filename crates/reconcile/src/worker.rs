@@ -26,6 +26,7 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use crate::{
     ReconcileConfig,
+    accounts::Accounts,
     actor::Report,
     cleanup::{self, CleanupError},
     containers,
@@ -301,7 +302,8 @@ impl Cancel {
 impl Shared {
     pub(crate) fn new(config: ReconcileConfig, records: Records, reports: mpsc::Sender<Report>) -> Self {
         let puller = Puller::new(config.pulls);
-        let providers = Providers::new(config.credential_providers.clone());
+        let providers =
+            Providers::new(config.credential_providers.clone(), Accounts::new(config.accounts.clone()));
         let pulled = PullRecords::new(config.pull_verification.clone(), &config.node.root_dir);
         Self {
             config,

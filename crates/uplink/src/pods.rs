@@ -16,9 +16,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
 use mainstay_apiserver::{ApiError, Client, Patch, Scope};
-use mainstay_lifecycle::{status_digest, status_patch};
+use mainstay_lifecycle::{is_step_of_end, is_step_of_start, status_digest, status_patch};
 use mainstay_snapshot::SnapshotReader;
-use mainstay_types::{ApiPods, NodeCounters, NodeSnapshot, PodUid, PodView};
+use mainstay_types::{ApiPods, NodeCounters, NodeSnapshot, PodStage, PodUid, PodView};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -34,6 +34,8 @@ use crate::{RegisteredNode, UplinkConfig, registered};
 /// What was made or deleted is seen in the watch at once; if not, it is looked at again.
 const SEEN_BY_THEN: Duration = Duration::from_secs(20);
 const MADE_BY_THEN: Duration = Duration::from_secs(1);
+/// How long a mere step of a pod's start or end waits for the next one, to be told together with it.
+const STEPS_WAIT: Duration = Duration::from_secs(2);
 
 /// Tells the API server how the pods are, for ever.
 pub(crate) async fn run(
@@ -47,6 +49,7 @@ pub(crate) async fn run(
         client: config.client.clone(),
         owner,
         told: HashMap::new(),
+        spoken: HashMap::new(),
         changed: HashMap::new(),
         digests: HashMap::new(),
         counters: Arc::clone(&config.counters),
@@ -63,14 +66,17 @@ pub(crate) async fn run(
             teller.owner = owner;
         }
         let now = Instant::now();
+        let mut wait_over = None;
         if let Some(snapshot) = snapshot.filter(|_| there.listed && !teller.turns.is_away(now)) {
-            let steps = teller.steps(&snapshot, &there);
+            let mut steps = teller.steps(&snapshot, &there);
+            wait_over = teller.hold_back(&mut steps, now);
             for (target, step) in teller.turns.pick(steps, &busy, now) {
                 busy.insert(target.clone());
                 under_way.push(take(teller.client.clone(), Arc::clone(&teller.owner), target, step));
             }
         }
         let wake = teller.turns.next_wake(now);
+        let wake = wait_over.map_or(wake, |over| wake.min(over));
         // Every branch is cancel safe: channels, a time, and requests that stay where they are.
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return std::future::pending().await },
@@ -117,6 +123,8 @@ struct Teller {
     owner: Arc<Node>,
     /// What was last told, by the UID in the API server.
     told: HashMap<PodUid, Told>,
+    /// The statuses that were last told in this life, by the UID in the API server.
+    spoken: HashMap<PodUid, Arc<PodStatus>>,
     /// Digests of statuses, by UID, while the status is the same value.
     digests: HashMap<PodUid, (Arc<PodStatus>, u64)>,
     /// Since when there is something to tell, by UID.
@@ -128,6 +136,7 @@ struct Teller {
 impl Teller {
     fn steps(&mut self, snapshot: &NodeSnapshot, api: &ApiPods) -> Vec<(Target, Step)> {
         self.told.retain(|uid, _| api.pods.contains_key(uid));
+        self.spoken.retain(|uid, _| api.pods.contains_key(uid));
         let current: HashSet<&PodUid> = snapshot.pods.iter().map(|view| &view.uid).collect();
         self.digests.retain(|uid, _| current.contains(uid));
         self.changed.retain(|uid, _| current.contains(uid));
@@ -147,6 +156,27 @@ impl Teller {
             .collect();
         self.changed.retain(|uid, _| patched.contains(uid));
         steps
+    }
+
+    /// Takes out the steps of pods' starts and ends that wait for the next one; until when the first of them waits.
+    fn hold_back(&self, steps: &mut Vec<(Target, Step)>, now: Instant) -> Option<Instant> {
+        let mut first: Option<Instant> = None;
+        steps.retain(|(_, step)| {
+            let Step::Patch { uid, view, .. } = step else { return true };
+            let over = self.changed.get(&view.uid).map_or(now, |since| *since + STEPS_WAIT);
+            let is_step = match view.pod.metadata.deletion_timestamp {
+                None => is_step_of_start,
+                Some(_) => is_step_of_end,
+            };
+            let waits = over > now
+                && view.stage != PodStage::Terminated
+                && self.spoken.get(uid).is_some_and(|before| is_step(before, &view.status));
+            if waits {
+                first = Some(first.map_or(over, |first| first.min(over)));
+            }
+            !waits
+        });
+        first
     }
 
     fn digest(&mut self, view: &Arc<PodView>) -> u64 {
@@ -174,6 +204,11 @@ impl Teller {
                         if let Some(since) = self.changed.remove(&view.uid) {
                             self.counters.status_syncs.observe(now.duration_since(since));
                         }
+                        if self.digests.get(&view.uid).is_some_and(|(_, newest)| newest != digest) {
+                            // It has changed again meanwhile.
+                            self.changed.insert(view.uid.clone(), now);
+                        }
+                        self.spoken.insert(uid.clone(), Arc::clone(&view.status));
                         self.turns.succeeded(target, None, now);
                         let answer = answer.unwrap_or_default();
                         let version = answer.metadata.resource_version.as_deref();

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use super::plan::Target;
 
-/// Requests under way at once; more would only wait for the rate.
-pub(super) const AT_ONCE: usize = 8;
+/// Requests under way at once: so many that an API server that takes half a second for each does not hold them below the
+/// usual rate.
+pub(super) const AT_ONCE: usize = 24;
 /// Of these, so many at most for what failed before: a request that hangs has its place until its deadline.
 const AGAIN_AT_ONCE: usize = AT_ONCE / 2;
 /// While the API server is away, or asks to be left alone, nothing is tried.
@@ -154,24 +155,29 @@ mod tests {
     fn those_that_fail_keep_nobody_from_his_turn() {
         let start = Instant::now();
         let mut turns = Turns::new();
-        let all = || steps(0..20);
+        let all = || steps(0..AT_ONCE * 3);
+        let words = |range: std::ops::Range<usize>| -> Vec<String> {
+            range.map(|number| format!("p{number}")).collect()
+        };
         let first = turns.pick(all(), &HashSet::new(), start);
         assert_eq!(first.len(), AT_ONCE);
         for (target, ()) in first {
             assert!(!turns.failed(target, &answered(500, None), start), "no warning for what passes");
         }
         assert!(!turns.is_away(start), "the server answers");
+        let fresh = words(AT_ONCE..AT_ONCE * 2);
         let next = turns.pick(all(), &HashSet::new(), start);
-        assert_eq!(names(&next), ["p8", "p9", "p10", "p11", "p12", "p13", "p14", "p15"]);
+        assert_eq!(names(&next), fresh);
         // When they are due again they come last, and have half of the places at most.
         let later = start + Duration::from_secs(60);
         let next = turns.pick(all(), &HashSet::new(), later);
-        assert_eq!(names(&next), ["p8", "p9", "p10", "p11", "p12", "p13", "p14", "p15"]);
-        let next = turns.pick(steps(0..9), &HashSet::new(), later);
-        assert_eq!(names(&next), ["p8", "p0", "p1", "p2", "p3"]);
-        let busy: HashSet<_> = (0..4).map(target).collect();
-        let next = turns.pick(steps(0..10), &busy, later);
-        assert_eq!(names(&next), ["p8", "p9"], "hanging ones have their half already");
+        assert_eq!(names(&next), fresh);
+        let next = turns.pick(steps(0..AT_ONCE + 1), &HashSet::new(), later);
+        let expected = [words(AT_ONCE..AT_ONCE + 1), words(0..AGAIN_AT_ONCE)].concat();
+        assert_eq!(names(&next), expected);
+        let busy: HashSet<_> = (0..AGAIN_AT_ONCE).map(target).collect();
+        let next = turns.pick(steps(0..AT_ONCE + 2), &busy, later);
+        assert_eq!(names(&next), words(AT_ONCE..AT_ONCE + 2), "hanging ones have their half already");
         // Each waits ever longer, and by itself.
         turns.failed(target(0), &answered(503, None), later);
         let soon = later + Duration::from_millis(600);
@@ -189,7 +195,7 @@ mod tests {
             turns.failed(target(number), &gone, start);
         }
         assert!(turns.is_away(start));
-        assert!(!turns.is_away(start + Duration::from_secs(1)), "eight at once are one failure");
+        assert!(!turns.is_away(start + Duration::from_secs(1)), "many at once are one failure");
         assert!(turns.next_wake(start) <= start + Duration::from_secs(1));
         let mut turns = Turns::new();
         turns.failed(target(0), &answered(429, Some(Duration::from_secs(7))), start);
