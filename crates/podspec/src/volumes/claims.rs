@@ -69,7 +69,7 @@ pub fn extra_groups(pod: &Pod, objects: &Objects) -> Vec<i64> {
 /// Upstream's name of the plugin that a volume is of, also behind its claim. `volume` is as [`with_claims`] has it.
 #[must_use]
 pub fn plugin_behind(pod: &Pod, volume: &Volume, objects: &Objects) -> &'static str {
-    if is_local(pod, volume, objects) { "kubernetes.io/local-volume" } else { plugin_name(volume) }
+    if local(pod, volume, objects).is_some() { "kubernetes.io/local-volume" } else { plugin_name(volume) }
 }
 
 fn bound<'a>(pod: &Pod, volume: &Volume, objects: &'a Objects) -> Option<&'a ClaimedVolume> {
