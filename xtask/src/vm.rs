@@ -32,7 +32,7 @@ const LEFT_OUT: [(&str, &str); 3] = [
     ),
 ];
 /// Nor these, which are another tier: a control plane beside the node costs an emulated CPU minutes for each of them.
-const WITH_A_CONTROL_PLANE: [&str; 15] = [
+const WITH_A_CONTROL_PLANE: [&str; 16] = [
     "away",
     "bad_weather",
     "claims",

@@ -515,14 +515,14 @@ impl Listeners {
             let (objects, client) = (objects.clone(), client.clone());
             Box::pin(async move {
                 let tell = |change| objects.take_config_map(&name, change);
-                listen::<ConfigMap>(&client, &name, tell).await;
+                listen_while_it_may_change::<ConfigMap>(&client, &name, |it| it.immutable, tell).await;
             })
         });
         keep(&mut self.secrets, &needed.secrets, running, |name| {
             let (objects, client) = (objects.clone(), client.clone());
             Box::pin(async move {
                 let tell = |change| objects.take_secret(&name, change);
-                listen::<Secret>(&client, &name, tell).await;
+                listen_while_it_may_change::<Secret>(&client, &name, |it| it.immutable, tell).await;
             })
         });
         keep(&mut self.runtime_classes, &needed.runtime_classes, running, |name| {
@@ -561,6 +561,36 @@ fn keep<K: Clone + Ord>(
             running.push(Abortable::new(begin(name.clone()), registration));
             handles.insert(name.clone(), handle);
         }
+    }
+}
+
+/// The same until the object says that it will never change: then nothing more is to be heard of it (upstream's rule, which spares
+/// the API server most watches where objects are immutable).
+async fn listen_while_it_may_change<T>(
+    client: &Client,
+    name: &FullName,
+    immutable: impl Fn(&T) -> Option<bool>,
+    mut tell: impl FnMut(Change<T>),
+) where
+    T: ListableResource + Metadata<Ty = ObjectMeta> + DeserializeOwned,
+{
+    let settled = Notify::new();
+    let heard = |change: Change<T>| {
+        let object = match &change {
+            Change::Listed(list) => list.items.first(),
+            Change::Applied(object) => Some(object),
+            Change::Deleted(_) | Change::Unreadable(_) | Change::Interrupted(_) => None,
+        };
+        if object.is_some_and(|object| immutable(object) == Some(true)) {
+            settled.notify_one();
+        }
+        tell(change);
+    };
+    // Cancel safe: what was heard has been told. First, because a watch would begin otherwise.
+    tokio::select! {
+        biased;
+        () = settled.notified() => {}
+        () = listen::<T>(client, name, heard) => {}
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a node asks of its API server, and how it takes what it is told: as little as upstream's kubelet, and no less.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use mainstay_e2e::{
-    idle,
-    member::{Member, PODS},
+    idle, idle_with,
+    member::{Member, NODE, PODS},
     seen::PATIENCE,
 };
 use mainstay_testkit::wait_until;
@@ -72,5 +72,88 @@ fn a_pods_life_costs_few_requests() -> Result<()> {
     let down = patches()? - before;
     ensure!((many..=3 * many).contains(&down), "{down} patches for {many} pods to end");
     println!("{many} pods: {up} patches to become Ready, {down} to end");
+    Ok(())
+}
+
+/// How many are watching objects of a kind.
+fn watching(member: &Member, resource: &str) -> Result<u64> {
+    let text = member.plane.send("GET", "/metrics", None)?.text();
+    let lines = text.lines().filter(|line| line.starts_with("apiserver_longrunning_requests{"));
+    let watches = lines
+        .filter(|line| line.contains("verb=\"WATCH\"") && line.contains(&format!("resource=\"{resource}\"")));
+    let values = watches.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>());
+    values.sum::<Result<u64, _>>().context("no number")
+}
+
+#[test]
+fn what_never_changes_is_not_watched() -> Result<()> {
+    let member = Member::start("{}")?;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for (name, immutable) in [("fixed-1", true), ("fixed-2", true), ("fixed-3", true), ("free", false)] {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "immutable": immutable,
+            "data": { name: "first" },
+        });
+        member.plane.create(maps, &map)?;
+    }
+    let before = watching(&member, "configmaps")?;
+    let sources =
+        ["fixed-1", "fixed-2", "fixed-3", "free"].map(|name| json!({ "configMap": { "name": name } }));
+    let spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [idle_with(json!([{ "name": "v", "mountPath": "/v" }]))],
+        "volumes": [{ "name": "v", "projected": { "sources": sources } }],
+    });
+    let pod = member.bind("reader", spec)?;
+    member.ready("reader")?;
+    // The one that may change is followed: by then the others would be, too.
+    member.patch(&format!("{maps}/free"), &json!({ "data": { "free": "second" } }))?;
+    let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
+    let volume = member.node.root().join(format!("pods/{uid}/volumes/kubernetes.io~projected/v"));
+    wait_until(3 * PATIENCE, "the change to reach the volume", || {
+        let text = std::fs::read_to_string(volume.join("free")).map_err(|error| error.to_string())?;
+        if text == "second" { Ok(()) } else { Err(text) }
+    })?;
+    ensure!(std::fs::read_to_string(volume.join("fixed-2"))? == "first", "they are all there");
+    let more = watching(&member, "configmaps")? - before;
+    ensure!(more == 1, "{more} watches for one ConfigMap that may change and three that may not");
+    Ok(())
+}
+
+#[test]
+fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
+    let member = Member::start_with(|_, builder| {
+        let often = "{nodeStatusUpdateFrequency: 1s, nodeStatusReportFrequency: 1s}";
+        Ok(builder.config(often).args(["--cloud-provider=external"]))
+    })?;
+    let made = member.get(NODE).map_err(anyhow::Error::msg)?;
+    let taints = made["spec"]["taints"].to_string();
+    ensure!(taints.contains("node.cloudprovider.kubernetes.io/uninitialized"), "{made}");
+    ensure!(made["status"]["addresses"].is_null(), "its provider knows its addresses: {made}");
+    let provided = &made["metadata"]["annotations"]["alpha.kubernetes.io/provided-node-ip"];
+    ensure!(provided == "127.0.0.1", "{made}");
+    // The provider speaks, and so does who gives out ranges for pods.
+    let address = json!([{ "type": "ExternalIP", "address": "192.0.2.7" }]);
+    member.patch(&format!("{NODE}/status"), &json!({ "status": { "addresses": address } }))?;
+    member.patch(NODE, &json!({ "spec": { "podCIDR": "10.77.0.0/24", "podCIDRs": ["10.77.0.0/24"] } }))?;
+    wait_until(3 * PATIENCE, "the runtime to be told the range", || {
+        let text = member.node.get("/metrics").map_err(|error| format!("{error:#}"))?;
+        let mut lines = text.lines().filter(|line| line.starts_with("kubelet_runtime_operations_total"));
+        let told = lines.any(|line| line.contains("\"update_runtime_config\"") && !line.ends_with(" 0"));
+        if told { Ok(()) } else { Err("not yet".to_owned()) }
+    })?;
+    let own = wait_until(3 * PATIENCE, "the node to know its range", || {
+        let text = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if text.contains("10.77.0.0/24") { Ok(text) } else { Err(text) }
+    })?;
+    ensure!(own.contains("podCIDRs"), "{own}");
+    // What the node itself tells of its status again and again leaves the addresses as they are.
+    let beat = |node: &serde_json::Value| {
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().find(|it| it["type"] == "Ready").map(|it| it["lastHeartbeatTime"].clone())
+    };
+    let before = beat(&member.get(NODE).map_err(anyhow::Error::msg)?);
+    let now = member.until(NODE, "another sign of life", |node| beat(node) != before)?;
+    ensure!(now["status"]["addresses"] == address, "{now}");
     Ok(())
 }

@@ -30,6 +30,7 @@ use crate::{
     cpusets, images,
     kill::Grace,
     pod::{Decision, PodState, Worker, refresh_wait},
+    pod_range,
     record::{Opened, PodRecord, Records},
     worker::{self, Cancel, Fact, Job, JobEnd, Shared},
 };
@@ -104,6 +105,7 @@ pub fn start(
     if shared.config.resources.pins_cpus() {
         cpusets::start(Arc::clone(&shared), observed.clone(), outcomes.clone(), tasks);
     }
+    pod_range::start(Arc::clone(&shared), desired.clone(), tasks);
     let (settling, shutdown) = (Arc::clone(&shared), tasks.shutdown());
     tasks.spawn("pulls of before", async move {
         shutdown.run_until_signalled(Box::pin(images::settle(&settling))).await;

@@ -24,6 +24,7 @@ mod hooks;
 mod images;
 mod kill;
 mod pod;
+mod pod_range;
 mod providers;
 mod pulled;
 mod record;
