@@ -114,6 +114,8 @@ impl Cri {
         work: impl Future<Output = Result<Response<T>, Status>> + Send,
     ) -> Result<T, CriError> {
         let begun = tokio::time::Instant::now();
+        // Where it is: some of these are large, and would be here once for each way.
+        let work = std::pin::pin!(work);
         let result = if self.tracer.is_on() {
             let mut span = self.tracer.span(traced::span_name(call), Kind::Client);
             let result = span.run(self.limited(call, deadline, path, work)).await;
