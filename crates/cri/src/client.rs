@@ -294,7 +294,8 @@ impl Cri {
     ) -> Result<String, CriError> {
         let mut client = self.runtime.clone();
         let request = cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
-        let work = client.run_pod_sandbox(request);
+        // Boxed as that of a container is.
+        let work = Box::pin(client.run_pod_sandbox(request));
         self.named("run_podsandbox", self.timeout * 2, &self.runtime_path, work)
             .await
             .map(|response| response.pod_sandbox_id)
