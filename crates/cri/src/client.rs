@@ -114,6 +114,8 @@ impl Cri {
         work: impl Future<Output = Result<Response<T>, Status>> + Send,
     ) -> Result<T, CriError> {
         let begun = tokio::time::Instant::now();
+        // Where it is: some of these are large, and would be here once for each way.
+        let work = std::pin::pin!(work);
         let result = if self.tracer.is_on() {
             let mut span = self.tracer.span(traced::span_name(call), Kind::Client);
             let result = span.run(self.limited(call, deadline, path, work)).await;
@@ -292,7 +294,8 @@ impl Cri {
     ) -> Result<String, CriError> {
         let mut client = self.runtime.clone();
         let request = cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
-        let work = client.run_pod_sandbox(request);
+        // Boxed as that of a container is.
+        let work = Box::pin(client.run_pod_sandbox(request));
         self.named("run_podsandbox", self.timeout * 2, &self.runtime_path, work)
             .await
             .map(|response| response.pod_sandbox_id)

@@ -56,7 +56,8 @@ pub(crate) async fn start(
         let made = make(shared, order, target, spec, kind, image, images).await;
         conclude(shared, order, name.clone(), kind, made).await
     };
-    let up = trace.run(work.instrument(span)).await;
+    // In a box: it is large, and would be here twice.
+    let up = trace.run(Box::pin(work.instrument(span))).await;
     if !up {
         trace.fail("it is not up");
     }

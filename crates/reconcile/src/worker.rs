@@ -609,7 +609,7 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
             Step::CreateSandbox { attempt, changed } => {
                 let mut span = mainstay_trace::child("sandbox");
-                let created = span.run(sandbox::create(shared, order, attempt, changed)).await;
+                let created = span.run(Box::pin(sandbox::create(shared, order, attempt, changed))).await;
                 if let Err(failure) = &created {
                     span.fail(&failure.reason.message);
                 }

@@ -99,9 +99,9 @@ fn serve(mut device: File, end: &AtomicBool, unanswered: &AtomicU64) {
 
 /// `fuse_out_header` and `fuse_init_out` of version 7.31.
 fn init_answer(serial: [u8; 8]) -> Vec<u8> {
-    const BODY: usize = 64;
-    let mut answer = Vec::with_capacity(16 + BODY);
-    answer.extend((16 + BODY as u32).to_ne_bytes());
+    const LENGTH: u32 = 16 + 64;
+    let mut answer = Vec::with_capacity(LENGTH as usize);
+    answer.extend(LENGTH.to_ne_bytes());
     answer.extend(0_i32.to_ne_bytes());
     answer.extend(serial);
     answer.extend(7_u32.to_ne_bytes());
@@ -113,7 +113,7 @@ fn init_answer(serial: [u8; 8]) -> Vec<u8> {
     // The largest write, how fine times are, pages of a request.
     answer.extend(4096_u32.to_ne_bytes());
     answer.extend(1_u32.to_ne_bytes());
-    answer.resize(16 + BODY, 0);
+    answer.resize(LENGTH as usize, 0);
     answer
 }
 
