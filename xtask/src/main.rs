@@ -35,7 +35,7 @@ cargo xtask COMMAND
                   hostile bytes for everything that reads bytes from outside (`fuzz --help` lists the targets)
   bench [FLAGS]   mainstay, upstream's kubelet and a bare CRI client in one run (`bench --help` lists its flags)
   compare-metrics scrape mainstay and upstream's kubelet on the same pod, and print which families, labels and values differ
-  order           find out under callgrind which functions a node runs, for the linker (after large changes, before a release)
+  order           find out which functions a node at work runs, for the linker (after large changes, before a release)
 ";
 
 fn main() -> ExitCode {
@@ -63,6 +63,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["fuzz", words @ ..] => fuzz(words),
         ["compare-metrics"] => compare_metrics(),
         ["order"] => order::run(),
+        ["order-trace", scratch, binary] => order::trace(scratch, binary),
         ["help" | "--help" | "-h"] | ["run" | "cluster", "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -1,22 +1,26 @@
-//! `cargo xtask order`: which functions a node at work runs, found by running one under callgrind, for the linker to put side by
-//! side (docs/decisions/0011-function-order.md).
+//! `cargo xtask order`: which functions a node at work runs, found by running one that stops at each function once, for the linker
+//! to put side by side (docs/decisions/0011-function-order.md).
 
-use anyhow::{Context, Result, bail, ensure};
-use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node};
+mod trace;
+
+use anyhow::{Result, bail, ensure};
+use mainstay_testkit::{BUSYBOX, Containerd, ControlPlane, Flavor, Http, Node, wait_until};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::Duration;
 use std::{fs, thread};
 
+use trace::Place;
+
 const HEADER: &str = "# What a node at work runs, for the linker: docs/decisions/0011-function-order.md. Written by `cargo xtask order`.\n";
-/// A program that is watched step by step is some fifty times slower.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Two rounds of the sampler, and some of everything that goes by the clock.
 const AT_REST: Duration = Duration::from_secs(25);
+const SLEEPS: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const ANSWERS: &[&str] = &[
     "/pods",
     "/runningpods/",
@@ -30,42 +34,38 @@ const ANSWERS: &[&str] = &[
 ];
 
 pub(crate) fn run() -> Result<()> {
-    for tool in ["valgrind", "nm"] {
-        let found = Command::new(tool).arg("--version").output();
-        found.with_context(|| format!("{tool} is missing; on Debian: apt-get install valgrind binutils"))?;
-    }
-    println!("building a release");
-    let built =
-        Command::new(crate::cargo()).args(["build", "--release", "--locked", "-p", "mainstay"]).status()?;
-    ensure!(built.success(), "the release build failed");
+    crate::tools::run(&["etcd", "kube-apiserver"])?;
     let root = mainstay_testkit::workspace_root();
-    let binary = root.join("target/release/mainstay");
+    let binary = match std::env::var_os("MAINSTAY_BIN") {
+        Some(binary) => fs::canonicalize(binary)?,
+        None => build(root)?,
+    };
     let scratch = root.join("target/order");
     if scratch.exists() {
         fs::remove_dir_all(&scratch)?;
     }
     fs::create_dir_all(&scratch)?;
 
-    let watched = watched(&binary, &scratch)?;
-    println!("running a node under callgrind");
-    work(&watched)?;
+    let place = Place::new(&scratch);
+    let program = place.prepare(&binary)?;
+    println!("running a node that stops once at each function");
+    let tracer = Tracer(
+        Command::new(std::env::current_exe()?)
+            .args(["order-trace".as_ref(), scratch.as_os_str(), binary.as_os_str()])
+            .spawn()?,
+    );
+    alone(&program)?;
+    member(&program)?;
+    let lives = wait_until(PATIENCE, "what was called in each life", || {
+        place.lives().ok().filter(|lives| lives.len() == LIVES).ok_or_else(|| "not all of it".to_owned())
+    })?;
+    drop(tracer);
 
-    let known = functions(&binary)?;
+    let functions = trace::functions(&binary)?;
     let (mut order, mut seen) = (HEADER.to_owned(), HashSet::new());
-    let mut lives = Vec::new();
-    for entry in fs::read_dir(&scratch)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "calls") {
-            lives.push((fs::metadata(&path)?.modified()?, path));
-        }
-    }
-    lives.sort();
-    for (_, path) in lives {
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        for name in text.lines().filter_map(called) {
-            if known.contains(name) && seen.insert(name.to_owned()) {
-                writeln!(order, "{name}")?;
-            }
+    for address in lives.iter().flatten().filter(|address| seen.insert(**address)) {
+        for name in functions.get(address).into_iter().flatten() {
+            writeln!(order, "{name}")?;
         }
     }
     if seen.len() < 1000 {
@@ -73,104 +73,158 @@ pub(crate) fn run() -> Result<()> {
     }
     let target = root.join("crates/mainstay/link/functions.order");
     fs::write(&target, order)?;
-    println!("{} of {} functions: {}", seen.len(), known.len(), target.display());
+    println!("{} of {} functions: {}", seen.len(), functions.len(), target.display());
     Ok(())
 }
 
-/// A program that runs the binary and writes down what it calls.
-fn watched(binary: &Path, scratch: &Path) -> Result<std::path::PathBuf> {
-    let path = scratch.join("mainstay");
-    let (out, binary) = (scratch.join("%p.calls"), binary.display());
-    let script = format!(
-        "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --compress-strings=no --demangle=no --callgrind-out-file={} {binary} \"$@\"\n",
-        out.display()
-    );
-    fs::write(&path, script)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-    Ok(path)
+fn build(root: &Path) -> Result<PathBuf> {
+    println!("building a release");
+    let built =
+        Command::new(crate::cargo()).args(["build", "--release", "--locked", "-p", "mainstay"]).status()?;
+    ensure!(built.success(), "the release build failed");
+    Ok(fs::canonicalize(root.join("target/release/mainstay"))?)
 }
 
-/// The life of a node: pods come, run, are looked at, crash and go; the agent is restarted.
-fn work(program: &Path) -> Result<()> {
-    let containerd = Containerd::start(Flavor::Debian16)?;
-    let mut node = Node::builder().containerd(&containerd).program(program).start()?;
-    let shell = |script: &str| json!({ "name": "c", "image": BUSYBOX, "command": ["sh", "-c", script] });
-    let sleeps = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
-    let pod = |name: &str, spec: Value| {
-        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec }).to_string()
-    };
-    let config = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "words" }, "data": { "a": "b" } });
-    node.write_manifest("words.json", &config.to_string())?;
-    let mut full = shell(sleeps);
+/// What `run` starts beside itself.
+pub(crate) fn trace(scratch: &str, binary: &str) -> Result<()> {
+    trace::serve(&Place::new(scratch), Path::new(binary))
+}
+
+/// Ends with whoever started it.
+struct Tracer(Child);
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// How often the agent is started below.
+const LIVES: usize = 4;
+
+fn shell(script: &str) -> Value {
+    json!({ "name": "c", "image": BUSYBOX, "command": ["sh", "-c", script] })
+}
+
+fn pod(name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec })
+}
+
+/// A pod with most of what pods have.
+fn full() -> Value {
+    let mut full = shell("while :; do printf 'HTTP/1.0 200 OK\\r\\n\\r\\n' | nc -l -p 8080; done");
     full["resources"] =
-        json!({ "requests": { "cpu": "1m", "memory": "4Mi" }, "limits": { "memory": "64Mi" } });
+        json!({ "requests": { "cpu": "1m", "memory": "4Mi" }, "limits": { "memory": "64Mi", "cpu": "1" } });
+    full["startupProbe"] = json!({ "periodSeconds": 1, "exec": { "command": ["true"] } });
     full["readinessProbe"] = json!({ "periodSeconds": 2, "exec": { "command": ["true"] } });
+    // Either may come while nobody listens.
+    full["livenessProbe"] =
+        json!({ "periodSeconds": 2, "failureThreshold": 1000, "httpGet": { "port": 8080 } });
     full["volumeMounts"] =
         json!([{ "name": "words", "mountPath": "/words" }, { "name": "empty", "mountPath": "/empty" }]);
+    full["env"] =
+        json!([{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "words", "key": "a" } } }]);
+    let mut init = shell("true");
+    init["name"] = json!("first");
     let volumes =
         json!([{ "name": "words", "configMap": { "name": "words" } }, { "name": "empty", "emptyDir": {} }]);
-    let pods = [
-        ("plain", json!({ "terminationGracePeriodSeconds": 1, "containers": [shell(sleeps)] })),
-        ("full", json!({ "terminationGracePeriodSeconds": 1, "containers": [full], "volumes": volumes })),
-        ("crashes", json!({ "containers": [shell("exit 1")] })),
-    ];
-    for (name, spec) in pods {
-        node.write_manifest(&format!("{name}.json"), &pod(name, spec))?;
+    json!({ "terminationGracePeriodSeconds": 1, "initContainers": [init], "containers": [full], "volumes": volumes })
+}
+
+fn words() -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "words" }, "data": { "a": "b" } })
+}
+
+fn plain() -> Value {
+    json!({ "terminationGracePeriodSeconds": 1, "containers": [shell(SLEEPS)] })
+}
+
+fn ready(node: &Node, count: usize) -> Result<()> {
+    node.wait_for(PATIENCE, "pods that are ready", |list| {
+        let list = serde_json::to_value(&list.items).map_err(|error| error.to_string())?;
+        let is_ready = |pod: &&Value| {
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        };
+        let found = list.as_array().into_iter().flatten().filter(is_ready).count();
+        if found == count { Ok(()) } else { Err(format!("{found} of {count}")) }
+    })
+}
+
+/// The life of a node without a cluster: pods come, run, are looked at, crash and go; the agent is restarted, and killed.
+fn alone(program: &Path) -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let mut node = Node::builder().containerd(&containerd).program(program).start()?;
+    // First what every node does.
+    for name in ["one", "two", "three"] {
+        node.write_manifest(&format!("{name}.json"), &pod(name, &plain()).to_string())?;
     }
-    let ready = |node: &Node, count: usize| {
-        node.wait_for(PATIENCE, "pods that are ready", |list| {
-            let list = serde_json::to_value(&list.items).map_err(|error| error.to_string())?;
-            let is_ready = |pod: &&Value| {
-                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-            };
-            let found = list.as_array().into_iter().flatten().filter(is_ready).count();
-            if found >= count { Ok(()) } else { Err(format!("{found} of {count}")) }
-        })
-    };
-    ready(&node, 2)?;
+    ready(&node, 3)?;
     thread::sleep(AT_REST);
-    node.get("/pods")?;
-    node.remove_manifest("plain.json")?;
+    node.write_manifest("words.json", &words().to_string())?;
+    node.write_manifest("full.json", &pod("full", &full()).to_string())?;
+    let crashes = json!({ "containers": [shell("exit 1")] });
+    node.write_manifest("crashes.json", &pod("crashes", &crashes).to_string())?;
+    ready(&node, 4)?;
+    node.remove_manifest("one.json")?;
+    ready(&node, 3)?;
     thread::sleep(AT_REST);
     node.sigterm()?;
     // What only some nodes are asked for comes behind what every node does.
     node.start_again()?;
-    ready(&node, 1)?;
+    ready(&node, 3)?;
     thread::sleep(AT_REST);
+    let ports = [node.http(), Http::Tcp(node.read_only())];
     for path in ANSWERS {
-        node.get(path)?;
+        for (http, headers) in [(&ports[0], &[][..]), (&ports[1], &[("accept-encoding", "gzip")])] {
+            let answer = http.request("GET", path, headers)?;
+            ensure!(answer.status == 200 || path.contains("running"), "{path}: {}", answer.text());
+        }
     }
+    node.logs("default", "full-node", "c", "")?;
+    node.kill9();
+    node.start_again()?;
+    ready(&node, 3)?;
     node.sigterm()?;
     Ok(())
 }
 
-/// The functions of a binary.
-fn functions(binary: &Path) -> Result<HashSet<String>> {
-    let out = Command::new("nm").args(["--defined-only", "--format=posix"]).arg(binary).output()?;
-    ensure!(out.status.success(), "nm: {}", String::from_utf8_lossy(&out.stderr));
-    let text = String::from_utf8(out.stdout).context("nm's output")?;
-    let code = |line: &str| {
-        let mut words = line.split(' ');
-        let (name, kind) = (words.next()?, words.next()?);
-        ["t", "T", "w", "W"].contains(&kind).then(|| name.to_owned())
-    };
-    Ok(text.lines().filter_map(code).collect())
-}
-
-/// The function that a line of callgrind's names.
-fn called(line: &str) -> Option<&str> {
-    let name = line.strip_prefix("fn=").or_else(|| line.strip_prefix("cfn="))?;
-    // A function that calls itself has a number for each depth.
-    Some(name.split_once('\'').map_or(name, |(name, _)| name))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn callgrinds_lines() {
-        assert_eq!(super::called("fn=_ZN4core3fmt17h0E"), Some("_ZN4core3fmt17h0E"));
-        assert_eq!(super::called("cfn=_ZN4core3fmt17h0E'2"), Some("_ZN4core3fmt17h0E"));
-        assert_eq!(super::called("calls=1 0"), None);
+/// The life of a member of a cluster.
+fn member(program: &Path) -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
+    let clients = containerd.dir().join("clients.crt");
+    fs::write(&clients, &plane.authority().pem)?;
+    let kubeconfig = plane.node_kubeconfig("node")?;
+    let mut node = Node::builder()
+        .containerd(&containerd)
+        .config(format!("{{authentication: {{x509: {{clientCAFile: {}}}}}}}", clients.display()))
+        .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.2".to_owned()])
+        .program(program)
+        .start()?;
+    wait_until(PATIENCE, "the node to be Ready", || {
+        let answer = plane.send("GET", "/api/v1/nodes/node", None).map_err(|error| error.to_string())?;
+        let text = answer.text();
+        if text.contains("KubeletReady") { Ok(()) } else { Err(text) }
+    })?;
+    plane.create("/api/v1/namespaces/default/configmaps", &words())?;
+    for (name, mut spec) in [("one", plain()), ("full", full())] {
+        spec["nodeName"] = json!("node");
+        spec["automountServiceAccountToken"] = json!(false);
+        plane.create(PODS, &pod(name, &spec))?;
     }
+    ready(&node, 2)?;
+    thread::sleep(AT_REST);
+    plane.send("DELETE", &format!("{PODS}/one"), None)?;
+    wait_until(PATIENCE, "the pod to be gone", || {
+        let status =
+            plane.send("GET", &format!("{PODS}/one"), None).map_err(|error| error.to_string())?.status;
+        if status == 404 { Ok(()) } else { Err(format!("{status}")) }
+    })?;
+    for path in ANSWERS {
+        plane.send("GET", &format!("/api/v1/nodes/node/proxy{path}"), None)?;
+    }
+    node.sigterm()?;
+    Ok(())
 }

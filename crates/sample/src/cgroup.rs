@@ -28,6 +28,7 @@ pub struct Cgroup {
     kind: Kind,
     limits: Limits,
     readings: u32,
+    turn: u32,
     made_at: Timestamp,
     processes: Processes,
     /// The reading from which the next rate is told, and the newest rate.
@@ -76,6 +77,7 @@ impl Cgroup {
             kind,
             limits: Limits::default(),
             readings: 0,
+            turn: 0,
             made_at,
             processes: Processes::new(is_root),
             rated: None,
@@ -86,6 +88,14 @@ impl Cgroup {
         })
     }
 
+    /// Has its whole readings after the first in a turn of its own: cgroups that were opened together, but with other turns, have
+    /// them at other times, and no round of readings is much dearer than another.
+    #[must_use]
+    pub const fn in_turn(mut self, turn: u32) -> Self {
+        self.turn = turn % WHOLE_EVERY;
+        self
+    }
+
     /// Whether nothing had happened at the last reading, in it or below: the kernel adds up.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
@@ -93,7 +103,7 @@ impl Cgroup {
     }
 
     const fn is_due(&self) -> bool {
-        self.readings.is_multiple_of(WHOLE_EVERY)
+        self.readings == 0 || self.readings.wrapping_add(self.turn).is_multiple_of(WHOLE_EVERY)
     }
 
     /// The last reading once more without a look, for a cgroup whose parent [`Self::is_idle`]; `None` if a whole reading is due.

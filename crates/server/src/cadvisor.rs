@@ -1,8 +1,8 @@
 //! `/metrics/cadvisor`: every cgroup in cAdvisor's families.
 //!
-//! The text is never whole in memory: it is made from the newest readings, a piece at a time, as the client takes it. What
-//! the labels of a cgroup are is written once for all its samples. Compressed, it is small, and is kept for whoever asks
-//! before the next reading.
+//! The text is never whole in memory: it is made from the newest readings, a piece at a time, as the client takes it, into a
+//! few buffers that are filled again once they are sent. What the labels of a cgroup are is written once for all its samples.
+//! Compressed, it is small, and is kept for whoever asks before the next reading.
 
 mod families;
 
@@ -35,10 +35,11 @@ use crate::{
 use families::whole;
 pub(crate) use families::{FAMILIES, Family};
 
-/// How many cgroups are written before what is there is sent.
-const ROWS: usize = 128;
-/// And how many bytes at most, as a rule.
-const PIECE: usize = 48 << 10;
+/// How many bytes are written before what is there is sent. The connection takes some pieces ahead of its client; together they
+/// fit into a core's cache, and one is a record of TLS.
+const PIECE: usize = 16 << 10;
+/// And what the last cgroup may add to them, as a rule.
+const MORE: usize = 2 << 10;
 
 /// What is kept between requests.
 #[derive(Debug, Default)]
@@ -285,7 +286,7 @@ impl<'a> Writer<'a> {
         Self {
             source,
             rows: rows(source),
-            text: Text::default(),
+            text: Text { text: String::with_capacity(PIECE + MORE), ..Text::default() },
             at: (0, 0),
             error_told: false,
             ended: false,
@@ -298,7 +299,6 @@ impl<'a> Writer<'a> {
             return None;
         }
         if self.at == (0, 0) {
-            self.text.text.reserve(PIECE * 2);
             self.text.push_families(&self.source.machine.before, self.source);
         }
         while let Some(family) = FAMILIES.get(self.at.0) {
@@ -309,12 +309,13 @@ impl<'a> Writer<'a> {
                 self.text.begun = false;
                 continue;
             }
-            let rows = rows.get(..ROWS).unwrap_or(rows);
             self.text.family = Some(family);
-            rows.iter().for_each(|row| (family.write)(row, &mut self.text));
-            self.at.1 += rows.len();
-            if self.text.text.len() >= PIECE {
-                return Some(self.text.take());
+            for row in rows {
+                (family.write)(row, &mut self.text);
+                self.at.1 += 1;
+                if self.text.text.len() >= PIECE {
+                    return Some(self.text.take());
+                }
             }
         }
         self.ended = true;
@@ -339,10 +340,42 @@ impl Writer<'_> {
     }
 }
 
+/// What pieces were written into and are sent: fresh memory for each would cost more than what is written into it.
+#[derive(Default)]
+struct Buffers(Mutex<Vec<String>>);
+
+impl Buffers {
+    fn take(&self) -> String {
+        let used = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        used.unwrap_or_else(|| String::with_capacity(PIECE + MORE))
+    }
+}
+
+/// A piece that is being sent.
+struct Piece {
+    text: String,
+    home: Arc<Buffers>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        self.home.0.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+}
+
 /// A text in the making.
 #[derive(Default)]
 pub(crate) struct Text {
     text: String,
+    buffers: Arc<Buffers>,
     family: Option<&'static Family>,
     /// The family's HELP and TYPE are there.
     begun: bool,
@@ -350,8 +383,9 @@ pub(crate) struct Text {
 
 impl Text {
     fn take(&mut self) -> Bytes {
-        let next = String::with_capacity(PIECE * 2);
-        std::mem::replace(&mut self.text, next).into()
+        let next = self.buffers.take();
+        let text = std::mem::replace(&mut self.text, next);
+        Bytes::from_owner(Piece { text, home: Arc::clone(&self.buffers) })
     }
 
     /// Families that are written already, as far as they are asked for.

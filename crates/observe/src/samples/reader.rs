@@ -108,6 +108,8 @@ pub(super) struct Reader {
     slices: Vec<Slice>,
     services: Option<CgroupPath>,
     pods: HashMap<PodUid, Box<Open>>,
+    /// How many pods were opened so far, by which each has its turn.
+    opened: u32,
     disks: Arc<HashMap<(u32, u32), Arc<str>>>,
 }
 
@@ -125,6 +127,8 @@ struct Open {
     path: CgroupPath,
     /// The same as others are told it.
     name: Arc<str>,
+    /// When it and what is below are read whole.
+    turn: u32,
     pod: Cgroup,
     /// By the runtime's ID, each with its path.
     below: HashMap<String, Box<(Arc<str>, Cgroup)>>,
@@ -146,7 +150,7 @@ impl Reader {
             .map(|(role, path)| Slice { role, name: name_of(&path), path, open: None })
             .collect();
         let (root, pods, disks) = (None, HashMap::new(), Arc::default());
-        Self { names, hierarchy, buffer: Vec::new(), root, slices, services, pods, disks }
+        Self { names, hierarchy, buffer: Vec::new(), root, slices, services, pods, opened: 0, disks }
     }
 
     /// Reads the wanted pods, all of them or only those with a container that has not been read yet. Parents before
@@ -286,7 +290,10 @@ impl Reader {
                 .into_iter()
                 .find_map(|path| Cgroup::open(&self.hierarchy, &path).ok().map(|pod| (path, pod)));
             let (path, pod) = found?;
-            let open = Open { name: name_of(&path), path, pod, below: HashMap::new() };
+            let turn = self.opened;
+            self.opened = turn.wrapping_add(1);
+            let open =
+                Open { name: name_of(&path), path, turn, pod: pod.in_turn(turn), below: HashMap::new() };
             self.pods.insert(wanted.uid.clone(), Box::new(open));
         }
         let open = self.pods.get_mut(&wanted.uid)?;
@@ -302,8 +309,8 @@ impl Reader {
         let mut process = None;
         let mut read = |id: &str| {
             if !open.below.contains_key(id) {
-                let cgroup = open_below(&self.hierarchy, self.names.driver(), &open.path, id)?;
-                open.below.insert(id.to_owned(), Box::new(cgroup));
+                let (path, cgroup) = open_below(&self.hierarchy, self.names.driver(), &open.path, id)?;
+                open.below.insert(id.to_owned(), Box::new((path, cgroup.in_turn(open.turn))));
             }
             let (path, cgroup) = open.below.get_mut(id)?.as_mut();
             let path = Arc::clone(path);

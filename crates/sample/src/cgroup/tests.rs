@@ -220,6 +220,32 @@ fn one(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroup) {
 }
 
 #[test]
+fn whole_readings_come_in_turns() {
+    let files = [("cpu.stat", "usage_usec 7\n"), ("memory.current", "1\n"), ("memory.stat", "anon 1\n")];
+    let mut at_round = vec![0; 24];
+    for turn in 0..36 {
+        let (dir, cgroup) = one(&files);
+        let mut cgroup = cgroup.in_turn(turn);
+        let mut whole = Vec::new();
+        for round in 0..24_u8 {
+            // Nobody looks at this one unless all is read.
+            write(&dir.path().join("pod1"), &[("pids.current", &format!("{}\n", round + 1))]);
+            let at = Timestamp::from_second(i64::from(round) * 10).unwrap();
+            let sample = cgroup.read(at, &mut Vec::new()).unwrap();
+            if sample.pids.current == u64::from(round) + 1 {
+                whole.push(usize::from(round));
+            }
+        }
+        let first = 12 - usize::try_from(turn % 12).unwrap();
+        let expected: Vec<usize> = std::iter::once(0).chain((first..24).step_by(12)).collect();
+        assert_eq!(whole, expected, "turn {turn}");
+        whole.iter().for_each(|round| at_round[*round] += 1);
+    }
+    assert_eq!(at_round[0], 36, "nobody knows anything before");
+    assert!(at_round.iter().skip(1).all(|count| *count == 3), "{at_round:?}");
+}
+
+#[test]
 fn files_that_vanish_after_the_cgroup_was_opened() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
     let files = [("cpu.stat", "usage_usec 30\n"), ("memory.current", "10\n"), ("memory.stat", "anon 5\n")];
