@@ -113,6 +113,20 @@ pub fn is_step_of_start(before: &PodStatus, after: &PodStatus) -> bool {
         && rest(before) == rest(after)
 }
 
+/// Whether such a step is one that nobody sees: a container has been made and does not run yet.
+#[must_use]
+pub fn is_unseen_step_of_start(before: &PodStatus, after: &PodStatus) -> bool {
+    let states = |status: &PodStatus| {
+        let init = status.init_container_statuses.iter().flatten();
+        let all = init.chain(status.container_statuses.iter().flatten());
+        all.map(|container| container.state.clone()).collect::<Vec<_>>()
+    };
+    is_step_of_start(before, after)
+        && (&before.phase, &before.pod_ips) == (&after.phase, &after.pod_ips)
+        && own(before).1 == own(after).1
+        && states(before) == states(after)
+}
+
 /// Whether all that has happened between two statuses of a pod that is being deleted is that its end has come a step further:
 /// it is as ready as it was, and not over yet.
 #[must_use]
@@ -374,6 +388,13 @@ mod tests {
         for (name, before, after, expected) in rows {
             assert_eq!(is_step_of_start(&before, &after), expected, "{name}");
         }
+        let sandboxed = pod(None, &creating, &creating, sandbox);
+        let mut filled = sandboxed.clone();
+        filled.container_statuses.as_mut().unwrap()[0].container_id = Some("containerd://1".to_owned());
+        assert!(is_unseen_step_of_start(&sandboxed, &filled), "a container is made");
+        assert!(!is_unseen_step_of_start(&made, &sandboxed), "an address is seen");
+        let one_runs = pod(None, &running, &creating, some.clone());
+        assert!(!is_unseen_step_of_start(&made, &one_runs), "that one runs is seen");
         let mut unready = pod(None, &running, &creating, some.clone());
         unready.container_statuses.as_mut().unwrap()[0].ready = false;
         let ready = pod(None, &running, &creating, some);

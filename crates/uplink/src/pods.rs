@@ -16,7 +16,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
 use mainstay_apiserver::{ApiError, Client, Patch, Scope};
-use mainstay_lifecycle::{is_step_of_end, is_step_of_start, status_digest, status_patch};
+use mainstay_lifecycle::{
+    is_step_of_end, is_step_of_start, is_unseen_step_of_start, status_digest, status_patch,
+};
 use mainstay_snapshot::SnapshotReader;
 use mainstay_types::{ApiPods, NodeCounters, NodeSnapshot, PodStage, PodUid, PodView};
 use tokio::{
@@ -36,6 +38,8 @@ const SEEN_BY_THEN: Duration = Duration::from_secs(20);
 const MADE_BY_THEN: Duration = Duration::from_secs(1);
 /// How long a mere step of a pod's start or end waits for the next one, to be told together with it.
 const STEPS_WAIT: Duration = Duration::from_secs(2);
+/// The same of a step that nobody sees.
+const UNSEEN_WAIT: Duration = Duration::from_secs(10);
 
 /// Tells the API server how the pods are, for ever.
 pub(crate) async fn run(
@@ -163,14 +167,19 @@ impl Teller {
         let mut first: Option<Instant> = None;
         steps.retain(|(_, step)| {
             let Step::Patch { uid, view, .. } = step else { return true };
-            let over = self.changed.get(&view.uid).map_or(now, |since| *since + STEPS_WAIT);
-            let is_step = match view.pod.metadata.deletion_timestamp {
-                None => is_step_of_start,
-                Some(_) => is_step_of_end,
+            let (Some(before), Some(since)) = (self.spoken.get(uid), self.changed.get(&view.uid)) else {
+                return true;
             };
-            let waits = over > now
-                && view.stage != PodStage::Terminated
-                && self.spoken.get(uid).is_some_and(|before| is_step(before, &view.status));
+            let deleting = view.pod.metadata.deletion_timestamp.is_some();
+            let wait = if deleting {
+                is_step_of_end(before, &view.status).then_some(STEPS_WAIT)
+            } else if is_unseen_step_of_start(before, &view.status) {
+                Some(UNSEEN_WAIT)
+            } else {
+                is_step_of_start(before, &view.status).then_some(STEPS_WAIT)
+            };
+            let over = wait.map_or(now, |wait| *since + wait);
+            let waits = over > now && view.stage != PodStage::Terminated;
             if waits {
                 first = Some(first.map_or(over, |first| first.min(over)));
             }
