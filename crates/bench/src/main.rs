@@ -183,7 +183,7 @@ fn run(plan: &Plan) -> Result<()> {
     };
     let probes = if plan.probes > 0 { Some(probe_figures(plan)?) } else { None };
     let mut targets = targets::judge(plan, &floor, &mainstay, upstream.as_ref());
-    for (ours, theirs) in &probes {
+    if let Some((ours, theirs)) = &probes {
         targets.push(targets::probes_kept_up(plan.probes, ours.per_second));
         targets.extend(theirs.iter().map(|theirs| targets::probes_are_cheap(ours.cpu, theirs.cpu)));
     }
