@@ -189,7 +189,7 @@ pub(crate) async fn mounts(
         make_dir(&logs, 0o755)?;
         let mut mounts = volumes;
         if wants_hosts {
-            let node_file = pod.host_network().then(|| node_hosts());
+            let node_file = pod.host_network().then(node_hosts);
             let text = hosts_file(&pod, &hostname, &domain, &ips, node_file.as_deref());
             let path = dir.join("etc-hosts");
             write_file(&path, text.as_bytes(), 0o644)?;

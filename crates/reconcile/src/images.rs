@@ -211,7 +211,7 @@ async fn pull(
         let ids = userns::ensure(shared, order).await.ok().flatten();
         let sandbox = sandbox::config(shared, order, target.attempt, ids.as_ref()).await.ok();
         let pull = pull_with(shared, image, credentials, sandbox);
-        let pulled = not_holding_up_others(pull, permit, PERMIT_TIME, image).await;
+        let pulled = Box::pin(not_holding_up_others(pull, permit, PERMIT_TIME, image)).await;
         let pulled = match pulled {
             Ok((present, used)) => {
                 intent.succeeded(asked, &present.id, pulled_by(order, used)).await;
