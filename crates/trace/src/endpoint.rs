@@ -63,12 +63,12 @@ impl Target {
         };
         // Whatever stands there must be a host, perhaps with a port, and nothing else.
         let uri: Uri = format!("http://{host}").parse().map_err(|_| wrong())?;
-        let authority =
-            uri.authority().filter(|it| it.as_str() == host && !it.host().is_empty()).ok_or_else(wrong)?;
-        match authority.port() {
-            Some(_) if authority.port_u16().is_none_or(|port| port == 0) => Err(wrong()),
-            Some(_) => Ok(Self::Network(host)),
+        let authority = uri.authority().filter(|it| it.as_str() == host).ok_or_else(wrong)?;
+        let after = host.strip_prefix(authority.host()).filter(|_| !authority.host().is_empty());
+        match after.ok_or_else(wrong)?.strip_prefix(':').map(str::parse::<u16>) {
             None => Ok(Self::Network(format!("{host}:{DEFAULT_PORT}"))),
+            Some(Ok(port)) if port > 0 => Ok(Self::Network(host)),
+            Some(_) => Err(wrong()),
         }
     }
 
