@@ -89,6 +89,11 @@ impl Accounts {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there is an API server, which is whose accounts are.
+    pub(crate) fn is_there(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// The pod's account with a token for the program; `None` if the program is not for accounts like this one.
     pub(crate) async fn of(&self, pod: &ForPod, wanted: &TokenAttributes) -> Result<Option<Account>, String> {
         let Some(client) = &self.client else {

@@ -14,7 +14,8 @@ use mainstay_podspec::runtime::{Credential, ImageName, Keyring};
 use mainstay_policy::{PullSecret, PulledBy, Shown};
 use mainstay_task::Backoff;
 use mainstay_types::{
-    ContainerKind, ContainerReason, EventKind, FullName, PodExt, format_go_duration, image_size_label,
+    ContainerKind, ContainerReason, EventKind, FullName, ObservedContainer, PodExt, format_go_duration,
+    image_size_label,
 };
 use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
@@ -139,8 +140,16 @@ pub(crate) async fn ensure(
         }
     };
     let policy = spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    // Who may use it may take a program and the API server to say, and the pod may be to end meanwhile.
+    let usable = match &present {
+        Some(present) if policy != "Always" => {
+            let verdict = order.cancel.cut(Box::pin(may_use(shared, order, asked, present))).await;
+            verdict.ok_or(Wanted::Cancelled)?
+        }
+        _ => false,
+    };
     match (policy, present) {
-        ("Never" | "IfNotPresent", Some(present)) if may_use(shared, order, asked, &present).await => {
+        ("Never" | "IfNotPresent", Some(present)) if usable => {
             let text = format!(
                 "Container image {asked:?} already present on machine and can be accessed by the pod"
             );
@@ -365,6 +374,10 @@ async fn pull_with(
 /// Whether the pod may use an image that is there without asking its registry.
 async fn may_use(shared: &Shared, order: &Order, asked: &str, present: &cri::Image) -> bool {
     let Ok(name) = ImageName::parse(asked) else { return false };
+    // A pod that has run this very image has proved that it may; else it could not start again while nobody can be asked.
+    if order.observed.as_deref().is_some_and(|pod| pod.containers.iter().any(|it| runs(it, present))) {
+        return true;
+    }
     let shown = async || {
         let (keyrings, _) = keyrings(order);
         let credentials = keyrings.iter().flat_map(|keyring| keyring.lookup(&name));
@@ -373,6 +386,12 @@ async fn may_use(shared: &Shared, order: &Order, asked: &str, present: &cri::Ima
         Shown { secrets, account: given.into_iter().find_map(|given| given.account) }
     };
     shared.pulled.may_use(asked, &present.id, shown).await
+}
+
+/// Whether a container was made from an image, by either name that runtimes give it.
+fn runs(container: &ObservedContainer, image: &cri::Image) -> bool {
+    let used = &*container.image_ref;
+    !used.is_empty() && (used == image.id || image.repo_digests.iter().any(|digest| digest == used))
 }
 
 /// Whose an image is that was pulled with this; nothing is what every pod of the node has, too.

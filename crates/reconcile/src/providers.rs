@@ -145,10 +145,12 @@ impl Providers {
     /// What one program says: nothing, where it is not for pods like this one.
     async fn ask(&self, provider: &Provider, image: &ImageName, pod: &ForPod) -> Result<Vec<Given>, String> {
         let account = match &provider.config.token {
-            Some(wanted) if pod.has_account() => match self.accounts.of(pod, wanted).await? {
-                Some(account) => Some(account),
-                None => return Ok(Vec::new()),
-            },
+            Some(wanted) if pod.has_account() && self.accounts.is_there() => {
+                match self.accounts.of(pod, wanted).await? {
+                    Some(account) => Some(account),
+                    None => return Ok(Vec::new()),
+                }
+            }
             Some(wanted) if wanted.required => return Ok(Vec::new()),
             // Pods from files have no account, and some programs do without.
             Some(_) | None => None,

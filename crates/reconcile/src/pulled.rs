@@ -239,7 +239,9 @@ impl Files {
                 images.iter().filter(|(_, names)| names.iter().any(|name| *name == full || *name == image));
             for (id, _) in there {
                 self.note(&repository(&image).map_err(io::Error::other)?, id, PulledBy::Unknown)?;
-                if !self.lock().contains_key(&image) {
+                // Held until it is gone: one that begins meanwhile writes its own.
+                let begun = self.lock();
+                if !begun.contains_key(&image) {
                     fs::remove_file(self.intent(&image)).or_else(|error| match error.kind() {
                         io::ErrorKind::NotFound => Ok(()),
                         _ => Err(error),

@@ -48,6 +48,12 @@ pub enum VolumeError {
         /// `a block device` …
         actual: &'static str,
     },
+    /// The pod is to go, so nobody waits any longer.
+    #[error("{path} is no longer wanted", path = path.display())]
+    Abandoned {
+        /// The volume.
+        path: PathBuf,
+    },
     /// The mount command failed.
     #[error(
         "mount failed: {status}\nMounting command: mount\nMounting arguments: {arguments}\nOutput: {output}"

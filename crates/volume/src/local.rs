@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, PoisonError},
+    time::Duration,
 };
 
 use mainstay_podspec::volumes::VolumeSetup;
@@ -18,15 +19,19 @@ use crate::{
 /// Volumes that are being given to a pod's group. Whoever comes next must see who uses it already.
 static BUSY: (Mutex<Option<HashSet<PathBuf>>>, Condvar) = (Mutex::new(None), Condvar::new());
 
+/// How often those who wait look whether they still want to.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Makes a local volume a pod's: it is given to the pod's group, unless another pod has it, whose it would no longer be (upstream:
 /// `localVolumeMounter.SetUpAt`).
 pub(crate) fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<Option<Notice>, VolumeError> {
     let path = &setup.path;
     host_path::check_local(path)?;
-    let _turn = Turn::take(path);
     let mut notice = None;
     // Once for a pod: what it puts there is its own affair.
     if let Some(group) = setup.fs_group.filter(|_| !is_set_up(setup)) {
+        progress.doing(format!("waiting for others who change the group of volume {:?}", setup.name));
+        let _turn = Turn::take(path, progress)?;
         if is_anothers(setup) {
             let has = owner_of(path)?;
             notice = (has != group).then_some(Notice::OtherGroup { asked: group, has });
@@ -34,6 +39,8 @@ pub(crate) fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<Option<
             progress.doing(format!("giving what is in volume {:?} to group {group}", setup.name));
             ownership::give(path, group, setup.group_change)?;
         }
+        // Before the next one looks who uses it.
+        mark_ready(setup)?;
     }
     mark_ready(setup)?;
     Ok(notice)
@@ -59,13 +66,17 @@ fn owner_of(path: &Path) -> Result<u32, VolumeError> {
 struct Turn<'a>(&'a Path);
 
 impl<'a> Turn<'a> {
-    fn take(path: &'a Path) -> Self {
+    /// Waits for it, unless the volume is no longer wanted.
+    fn take(path: &'a Path, progress: &Progress) -> Result<Self, VolumeError> {
         let (busy, freed) = &BUSY;
         let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
         while !busy.get_or_insert_default().insert(path.to_owned()) {
-            busy = freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+            if progress.is_abandoned() {
+                return Err(VolumeError::Abandoned { path: path.to_owned() });
+            }
+            busy = freed.wait_timeout(busy, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Self(path)
+        Ok(Self(path))
     }
 }
 
