@@ -339,7 +339,9 @@ async fn build(
         };
         samples::start(config, observed.clone(), sample_sender, tasks);
     }
-    if !config.pod_cidr.is_empty()
+    // In a cluster the Node object says it.
+    if api.is_none()
+        && !config.pod_cidr.is_empty()
         && let Err(error) = cri.update_runtime_config(&config.pod_cidr).await
     {
         warn!(%error, "cannot tell the runtime the pod network");
