@@ -608,7 +608,7 @@ fn environment_from_a_file_that_an_init_container_wrote() {
     world.put("env", spec("mkdir /v/d; printf \"# comment\\nA='one two'\\n\" > /v/d/env", "d/env")).unwrap();
     world.put("link", spec("ln -s /etc/hostname /v/env", "env")).unwrap();
     // Of a key that the file lacks; the file itself must be there, as upstream has it.
-    let mut without = spec("echo B=1 > /v/env", "env");
+    let mut without = spec("echo \"B='1'\" > /v/env", "env");
     without["containers"][0]["env"][0]["valueFrom"]["fileKeyRef"]["optional"] = json!(true);
     world.put("optional", without).unwrap();
     world.running("env").unwrap();
