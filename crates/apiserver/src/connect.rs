@@ -57,7 +57,7 @@ pub(crate) async fn connect(material: &Material, config: &Arc<ClientConfig>) -> 
 
 /// Tries the host's addresses one after the other.
 async fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
-    let addresses = mainstay_http::resolve(host, port)
+    let addresses = mainstay_http::resolve("API server", host, port)
         .await
         .map_err(|error| format!("{host} cannot be resolved: {error}"))?;
     let mut problem = format!("{host} has no address");

@@ -70,6 +70,7 @@ pub(crate) async fn ask(
 
 async fn fetch(source: &UrlSource) -> Result<Bytes, String> {
     let request = Request {
+        asker: "staticPodURL".into(),
         url: source.url.clone(),
         headers: source.headers.clone(),
         deadline: DEADLINE,

@@ -193,6 +193,8 @@ fn headers_redirects_ports_and_the_hosts_network() {
         "port": 8080, "path": "/headers?User-Agent=mine&Accept=*/*", "httpHeaders": [header("User-Agent", "mine")],
     } });
     let inside_host = http("/redirect?to=/code/200");
+    // As most pages that want a login first.
+    let login = http("/redirect?to=/code/200?next=https://app.test/");
     let elsewhere = http("/redirect?to=http://elsewhere.test/");
     let to_failure = http("/redirect?to=/code/500");
     let ready = |handler: &Value| json!({ "containers": [with(server("c"), json!({ "readinessProbe": every_second(handler.clone(), json!({})) }))] });
@@ -212,7 +214,9 @@ fn headers_redirects_ports_and_the_hosts_network() {
         })
         .unwrap();
     };
-    for (name, handler) in [("inside", &inside_host), ("elsewhere", &elsewhere), ("bad", &to_failure)] {
+    let redirected =
+        [("inside", &inside_host), ("login", &login), ("elsewhere", &elsewhere), ("bad", &to_failure)];
+    for (name, handler) in redirected {
         world.put(name, with(ready(handler), json!({ "terminationGracePeriodSeconds": 1 }))).unwrap();
     }
     for (name, handler) in [("headers", &headers), ("agent", &own_agent)] {
@@ -229,7 +233,7 @@ fn headers_redirects_ports_and_the_hosts_network() {
     world
         .put("host", json!({ "hostNetwork": true, "terminationGracePeriodSeconds": 1, "containers": [with(host, json!({ "readinessProbe": every_second(on_host, json!({})) }))] }))
         .unwrap();
-    for name in ["inside", "elsewhere", "host"] {
+    for name in ["inside", "login", "elsewhere", "host"] {
         world.running(name).unwrap();
     }
     asked_by_all("headers");

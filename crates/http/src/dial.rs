@@ -51,7 +51,7 @@ pub async fn dial(url: &str, verify: Verify, deadline: Duration) -> Result<Diall
 
 async fn dial_without_deadline(url: &str, verify: Verify, phase: &AtomicU8) -> Result<Dialled, HttpError> {
     let url = if url.contains("://") { Url::parse(url)? } else { Url::parse(&format!("http://{url}"))? };
-    let connection = connect(&url, phase).await?;
+    let connection = connect("runtime", &url, phase).await?;
     let io: Box<dyn Duplex> = if url.https {
         phase.store(Phase::Tls as u8, Ordering::Relaxed);
         let failed = |source| HttpError::Tls { url: url.to_string(), source };

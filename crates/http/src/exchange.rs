@@ -27,16 +27,26 @@ const MAX_HEADER_BYTES: u32 = 1 << 20;
 /// As much as it may send ahead of us.
 const WINDOW_BYTES: u32 = 64 << 10;
 
+/// How much of an answer is taken.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    bytes: usize,
+    /// Who follows a redirect has no need of the rest of its page.
+    cuts_redirects: bool,
+}
+
 pub(crate) async fn exchange(
     url: &Url,
     headers: &[(String, String)],
     request: &Request,
+    follows: bool,
     phase: &AtomicU8,
 ) -> Result<Response, HttpError> {
     let message = message(url, headers)?;
-    let connection = connect(url, phase).await?;
+    let connection = connect(&request.asker, url, phase).await?;
+    let limit = Limit { bytes: request.max_body_bytes, cuts_redirects: follows };
     if !url.https {
-        return answer(connection, message, url, request.max_body_bytes, phase).await;
+        return answer(connection, message, url, limit, phase).await;
     }
     phase.store(Phase::Tls as u8, Ordering::Relaxed);
     let failed = |source| HttpError::Tls { url: url.to_string(), source };
@@ -47,9 +57,9 @@ pub(crate) async fn exchange(
     let (connection, first_bytes) = Sniffed::new(connection);
     match connector.connect(name, connection).await {
         Ok(connection) if connection.get_ref().1.alpn_protocol() == Some(tls::HTTP2) => {
-            Box::pin(answer_by_http2(connection, message, url, request.max_body_bytes, phase)).await
+            Box::pin(answer_by_http2(connection, message, url, limit, phase)).await
         }
-        Ok(connection) => Box::pin(answer(connection, message, url, request.max_body_bytes, phase)).await,
+        Ok(connection) => Box::pin(answer(connection, message, url, limit, phase)).await,
         Err(_) if first_bytes.are_plain_http() => Err(HttpError::PlainHttpOnTls { url: url.to_string() }),
         Err(error) => Err(failed(error)),
     }
@@ -78,10 +88,10 @@ fn message(url: &Url, headers: &[(String, String)]) -> Result<http::Request<Empt
 }
 
 /// Tries the host's addresses one after the other.
-pub(crate) async fn connect(url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
+pub(crate) async fn connect(asker: &str, url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
     phase.store(Phase::Resolve as u8, Ordering::Relaxed);
     let failed = |source| HttpError::Resolve { host: url.host.clone(), source };
-    let addresses = crate::resolve(&url.host, url.port).await.map_err(failed)?;
+    let addresses = crate::resolve(asker, &url.host, url.port).await.map_err(failed)?;
     phase.store(Phase::Connect as u8, Ordering::Relaxed);
     let mut last_error = None;
     for address in addresses {
@@ -101,7 +111,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     message: http::Request<Empty<Bytes>>,
     url: &Url,
-    max_body_bytes: usize,
+    limit: Limit,
     phase: &AtomicU8,
 ) -> Result<Response, HttpError> {
     phase.store(Phase::Answer as u8, Ordering::Relaxed);
@@ -109,7 +119,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let read = async {
         let response = sender.send_request(message).await.map_err(failed)?;
-        whole(response, url, max_body_bytes, phase).await
+        whole(response, url, limit, phase).await
     };
     beside(connection, read).await
 }
@@ -119,7 +129,7 @@ async fn answer_by_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     mut message: http::Request<Empty<Bytes>>,
     url: &Url,
-    max_body_bytes: usize,
+    limit: Limit,
     phase: &AtomicU8,
 ) -> Result<Response, HttpError> {
     phase.store(Phase::Answer as u8, Ordering::Relaxed);
@@ -136,7 +146,7 @@ async fn answer_by_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .map_err(failed)?;
     let read = async {
         let response = sender.send_request(message).await.map_err(failed)?;
-        whole(response, url, max_body_bytes, phase).await
+        whole(response, url, limit, phase).await
     };
     beside(connection, read).await
 }
@@ -171,7 +181,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
 async fn whole(
     response: http::Response<Incoming>,
     url: &Url,
-    max_body_bytes: usize,
+    limit: Limit,
     phase: &AtomicU8,
 ) -> Result<Response, HttpError> {
     let (head, mut body) = response.into_parts();
@@ -181,9 +191,12 @@ async fn whole(
         let frame = frame.map_err(|source| HttpError::Protocol { url: url.to_string(), source })?;
         // Trailers are of no interest.
         if let Ok(data) = frame.into_data() {
-            if data.len() > max_body_bytes - bytes.len() {
+            if data.len() > limit.bytes - bytes.len() {
+                if limit.cuts_redirects && crate::location_of(head.status, &head.headers).is_some() {
+                    break;
+                }
                 let (url, status) = (url.to_string(), head.status);
-                return Err(HttpError::TooLarge { url, status, limit: max_body_bytes });
+                return Err(HttpError::TooLarge { url, status, limit: limit.bytes });
             }
             bytes.extend_from_slice(&data);
         }

@@ -4,7 +4,8 @@
 //!
 //! What it does not do: no proxies (the environment is not looked at), no connection reuse, no compression, no other
 //! methods, HTTP/2 only where a request allows it, and redirects only with [`get_following`]. Dropping a request ends it and
-//! all that works for it. Host names are resolved (few at a time, see [`resolve`](fn@resolve)), and root certificates loaded (once), on tokio's blocking threads.
+//! all that works for it. Host names are resolved on threads of their own (few for each who asks, see
+//! [`resolve`](fn@resolve)), root certificates loaded (once) on tokio's blocking threads.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod resolve;
 mod tls;
 mod url;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ const MAX_REDIRECTS: usize = 10;
 /// A GET request.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
+    /// On whose behalf: a pod's UID, or a part of the agent (see [`resolve`](fn@resolve)).
+    pub asker: Arc<str>,
     /// `http://` or `https://`; characters that may not stand in a URL are escaped.
     pub url: String,
     /// Headers, in order. `Host` replaces the one made from the URL; `Connection` is always `close` (HTTP/2 has none).
@@ -103,6 +107,7 @@ impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("Request")
+            .field("asker", &self.asker)
             .field("url", &self.url)
             .field("headers", &names)
             .field("deadline", &self.deadline)
@@ -132,11 +137,17 @@ async fn run_without_deadline(
     let mut url = Url::parse(&request.url)?;
     let mut headers = request.headers.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let response = exchange::exchange(&url, &headers, request, phase).await?;
-        let (Some(redirects), Some(location)) = (redirects, location_of(&response)) else {
+        let response = exchange::exchange(&url, &headers, request, redirects.is_some(), phase).await?;
+        let (Some(redirects), Some(location)) = (redirects, location_of(response.status, &response.headers))
+        else {
             return Ok(response);
         };
-        let next = url.join(location)?;
+        let next = match url.join(location) {
+            Ok(next) => next,
+            // Whoever stays with one host does not go where there is none, either.
+            Err(_) if redirects == Redirects::SameHost => return Ok(response),
+            Err(error) => return Err(error),
+        };
         if next.host != url.host {
             if redirects == Redirects::SameHost {
                 return Ok(response);
@@ -148,9 +159,10 @@ async fn run_without_deadline(
     Err(HttpError::TooManyRedirects { url: request.url.clone(), limit: MAX_REDIRECTS })
 }
 
-fn location_of(response: &Response) -> Option<&str> {
-    match response.status.as_u16() {
-        301 | 302 | 303 | 307 | 308 => response.headers.get(LOCATION)?.to_str().ok(),
+/// Where a redirect leads.
+pub(crate) fn location_of(status: StatusCode, headers: &HeaderMap) -> Option<&str> {
+    match status.as_u16() {
+        301 | 302 | 303 | 307 | 308 => headers.get(LOCATION)?.to_str().ok(),
         _ => None,
     }
 }

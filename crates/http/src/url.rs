@@ -50,13 +50,16 @@ impl Url {
     /// Where a `Location` header leads from here.
     pub(crate) fn join(&self, location: &str) -> Result<Self, HttpError> {
         let scheme = if self.https { "https" } else { "http" };
-        if location.contains("://") {
+        let location = location.split('#').next().unwrap_or_default();
+        if has_scheme(location) {
             Self::parse(location)
         } else if location.starts_with("//") {
             Self::parse(&format!("{scheme}:{location}"))
         } else {
             let path = self.target.split('?').next().unwrap_or_default();
-            let target = if location.starts_with('/') {
+            let target = if location.is_empty() {
+                self.target.clone()
+            } else if location.starts_with('/') {
                 location.to_owned()
             } else if location.starts_with('?') {
                 format!("{path}{location}")
@@ -64,7 +67,7 @@ impl Url {
                 let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
                 format!("{directory}/{location}")
             };
-            Self::parse(&format!("{scheme}://{}{target}", self.authority))
+            Self::parse(&format!("{scheme}://{}{}", self.authority, without_dots(&target)))
         }
     }
 }
@@ -74,6 +77,34 @@ impl std::fmt::Display for Url {
         let scheme = if self.https { "https" } else { "http" };
         write!(f, "{scheme}://{}{}", self.authority, self.target)
     }
+}
+
+/// Whether it begins with a scheme: what comes before the first colon is one, and no part of a path or a query.
+fn has_scheme(location: &str) -> bool {
+    let end = location.find([':', '/', '?']).unwrap_or(location.len());
+    let (scheme, rest) = location.split_at_checked(end).unwrap_or((location, ""));
+    rest.starts_with(':')
+        && scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// A path (and what is behind it) in which `.` and `..` have been followed (RFC 3986, section 5.2.4).
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.find('?').and_then(|at| target.split_at_checked(at)).unwrap_or((target, ""));
+    let mut parts: Vec<&str> = Vec::new();
+    let mut ends_open = false;
+    for part in path.split('/').skip(1) {
+        ends_open = matches!(part, "." | "..");
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let end = if ends_open && !parts.is_empty() { "/" } else { "" };
+    format!("/{}{end}{query}", parts.join("/"))
 }
 
 /// Host and, if there is one, port; `None` if the port is not a number.
@@ -156,9 +187,21 @@ mod tests {
             ("/y?z", "https://a:1/y?z"),
             ("y", "https://a:1/b/y"),
             ("?y", "https://a:1/b/c?y"),
+            ("/login?next=https://app.example/", "https://a:1/login?next=https://app.example/"),
+            ("login?next=a:b", "https://a:1/b/login?next=a:b"),
+            ("./y", "https://a:1/b/y"),
+            ("../y?z=/../", "https://a:1/y?z=/../"),
+            ("../../../y", "https://a:1/y"),
+            ("/x/./y/../z/..", "https://a:1/x/"),
+            ("..", "https://a:1/"),
+            ("HTTP://x/y#z", "http://x/y"),
+            ("#z", "https://a:1/b/c?d"),
+            ("", "https://a:1/b/c?d"),
         ] {
             assert_eq!(from.join(location).unwrap().to_string(), expected);
         }
-        from.join("ftp://x").unwrap_err();
+        for elsewhere in ["ftp://x", "mailto:a@b", "https://u@x/", "x:y"] {
+            from.join(elsewhere).unwrap_err();
+        }
     }
 }

@@ -267,7 +267,7 @@ impl Actor {
                 let restored = |id: &_| {
                     self.restored.get(uid).and_then(|record| record.state(id, rules.kind)).unwrap_or_default()
                 };
-                prober.see(container, probe, instance, ip, self.begun_at, restored);
+                prober.see((container, probe), instance, ip, self.begun_at, restored);
                 probers.push(prober);
             }
         }

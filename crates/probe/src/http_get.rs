@@ -17,7 +17,7 @@ pub struct HttpTarget {
 impl HttpTarget {
     /// The request of a probe. Headers are settled as upstream does: `User-Agent` and `Accept` are added unless given, and
     /// not sent at all if given empty; `Host` replaces the one made from the URL.
-    pub(crate) fn new(action: &HTTPGetAction, host: &str, port: u16) -> Self {
+    pub(crate) fn new(pod: &str, action: &HTTPGetAction, host: &str, port: u16) -> Self {
         let scheme = if action.scheme.as_deref() == Some("HTTPS") { "https" } else { "http" };
         let path = action.path.as_deref().unwrap_or_default();
         let slash = if path.starts_with('/') { "" } else { "/" };
@@ -36,6 +36,7 @@ impl HttpTarget {
             }
         }
         let request = Request {
+            asker: pod.into(),
             url: format!("{scheme}://{}{slash}{path}", join(host, port)),
             headers,
             deadline: Duration::ZERO,

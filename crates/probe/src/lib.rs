@@ -48,7 +48,7 @@ pub async fn attempt(cri: &Cri, target: &Target, timeout: Duration) -> Result<An
     match target {
         Target::Exec { container, command } => exec::attempt(cri, container, command, timeout).await,
         Target::Http(target) => http_get::attempt(target, timeout).await,
-        Target::Tcp { host, port } => Ok(tcp::attempt(host, *port, timeout).await),
+        Target::Tcp { pod, host, port } => Ok(tcp::attempt(pod, host, *port, timeout).await),
         Target::Grpc { host, port, service } => {
             Ok(Box::pin(grpc::attempt(host, *port, service, timeout)).await)
         }

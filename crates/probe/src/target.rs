@@ -1,5 +1,7 @@
 //! What exactly a probe asks.
 
+use std::sync::Arc;
+
 use k8s_openapi::{
     api::core::v1::{Container, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
@@ -23,6 +25,8 @@ pub enum Target {
     Http(HttpTarget),
     /// Open a connection.
     Tcp {
+        /// The pod, for whose sake the name is looked up.
+        pod: Arc<str>,
         /// Host name or address.
         host: String,
         /// Port.
@@ -40,11 +44,12 @@ pub enum Target {
 }
 
 impl Target {
-    /// The target of a probe on one container instance.
+    /// The target of a probe on one container instance of the pod with this UID.
     ///
     /// # Errors
     /// [`TargetError`] when it cannot be tried so.
     pub fn new(
+        pod: &str,
         probe: &Probe,
         container: &Container,
         id: &ContainerId,
@@ -60,10 +65,11 @@ impl Target {
         }
         if let Some(http) = &probe.http_get {
             let (host, port) = (host(http.host.as_ref())?, port(&http.port, container)?);
-            return Ok(Self::Http(HttpTarget::new(http, &host, port)));
+            return Ok(Self::Http(HttpTarget::new(pod, http, &host, port)));
         }
         if let Some(tcp) = &probe.tcp_socket {
-            return Ok(Self::Tcp { host: host(tcp.host.as_ref())?, port: port(&tcp.port, container)? });
+            let (host, port) = (host(tcp.host.as_ref())?, port(&tcp.port, container)?);
+            return Ok(Self::Tcp { pod: pod.into(), host, port });
         }
         if let Some(grpc) = &probe.grpc {
             let port = u16::try_from(grpc.port).map_err(|_| TargetError::InvalidPort(grpc.port))?;
@@ -119,12 +125,12 @@ mod tests {
         ]);
         let container = json!({"name": "c", "env": env, "ports": [{"name": "web", "containerPort": 8080}]});
         let container: Container = serde_json::from_value(container).unwrap();
-        Target::new(&serde_json::from_value(probe).unwrap(), &container, &"id".into(), ip)
+        Target::new("u", &serde_json::from_value(probe).unwrap(), &container, &"id".into(), ip)
     }
 
     #[test]
     fn hosts_and_ports() {
-        let tcp = |host: &str, port| Ok(Target::Tcp { host: host.into(), port });
+        let tcp = |host: &str, port| Ok(Target::Tcp { pod: "u".into(), host: host.into(), port });
         for (probe, ip, expected) in [
             (json!({"tcpSocket": {"port": 80}}), Some("10.0.0.1"), tcp("10.0.0.1", 80)),
             (json!({"tcpSocket": {"port": "web"}}), Some("10.0.0.1"), tcp("10.0.0.1", 8080)),

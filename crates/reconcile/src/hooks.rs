@@ -101,6 +101,7 @@ async fn http_get(
     let https = http.scheme.as_deref() == Some("HTTPS");
     let url = |scheme: &str| format!("{scheme}://{host}:{port}{path}");
     let request = |url: String, headers: Vec<(String, String)>| Request {
+        asker: order.desired.uid.as_str().into(),
         url,
         headers,
         deadline: HTTP_DEADLINE,

@@ -21,6 +21,7 @@ const KEY: &[u8] = include_bytes!("../../tests/data/key.pem");
 
 fn request(url: String) -> Request {
     Request {
+        asker: "test".into(),
         url,
         headers: Vec::new(),
         deadline: Duration::from_secs(10),
@@ -56,6 +57,8 @@ async fn serve_one(incoming: Incoming) -> Result<http::Response<Full<Bytes>>, st
             builder.body(String::new())
         }
         "/loop" => builder.status(302).header("location", "/loop").body(String::new()),
+        // More of a page than anybody wants to read.
+        "/chatty" => builder.status(302).header("location", "/teapot").body("x".repeat(20_000)),
         "/here" => builder.status(307).header("location", "echo?from=here").body(String::new()),
         "/away" => {
             let to = incoming.uri().query().unwrap().to_owned();
@@ -328,6 +331,15 @@ async fn redirects_are_followed_only_where_asked() {
     let response = get_following(&request, Redirects::Any).await.unwrap();
     let text = String::from_utf8(response.body.to_vec()).unwrap();
     assert!(text.starts_with("GET /echo\nhost: localhost"), "{text}");
+
+    // What is no way to go on is the answer to those who stay, and an error to those who go anywhere.
+    request.url = format!("http://{address}/away?ftp://elsewhere/");
+    assert_eq!(get_following(&request, Redirects::SameHost).await.unwrap().status.as_u16(), 301);
+    let error = get_following(&request, Redirects::Any).await.unwrap_err();
+    assert!(matches!(error, HttpError::InvalidUrl { .. }), "{error:?}");
+    request.url = format!("http://{address}/chatty");
+    assert_eq!(get_following(&request, Redirects::SameHost).await.unwrap().status.as_u16(), 418);
+    assert!(matches!(get(&request).await, Err(HttpError::TooLarge { .. })));
 
     request.url = format!("http://{address}/loop");
     let error = get_following(&request, Redirects::Any).await.unwrap_err();

@@ -105,8 +105,7 @@ impl Prober {
     /// Takes over what is seen of its container. An instance that is new to it begins with what `restored` says.
     pub(super) fn see(
         &mut self,
-        container: &Container,
-        probe: &Probe,
+        (container, probe): (&Container, &Probe),
         seen: Option<&ObservedContainer>,
         ip: Option<&str>,
         begun: Timestamp,
@@ -138,7 +137,7 @@ impl Prober {
                     is_old: seen.started_at.is_some_and(|at| at < begun),
                     ip: ip.map(str::to_owned),
                     is_stale: false,
-                    target: Arc::new(Target::new(probe, container, &seen.id, ip)),
+                    target: Arc::new(Target::new(self.key.uid.as_str(), probe, container, &seen.id, ip)),
                 }
             }
         };

@@ -46,7 +46,7 @@ async fn ask(port: u16, path: &str, headers: serde_json::Value) -> Answer {
     let action = serde_json::from_value(json!({"port": port, "path": path, "httpHeaders": headers})).unwrap();
     // Long enough to come as far as the server, that is, on a machine that stands still for a while.
     let deadline = Duration::from_secs(if path == "/hang" { 6 } else { 60 });
-    attempt(&HttpTarget::new(&action, "127.0.0.1", port), deadline).await.unwrap()
+    attempt(&HttpTarget::new("u", &action, "127.0.0.1", port), deadline).await.unwrap()
 }
 
 #[tokio::test]
@@ -112,5 +112,5 @@ async fn headers() {
 #[test]
 fn ipv6_and_https() {
     let action = serde_json::from_value(json!({"port": 1, "scheme": "HTTPS"})).unwrap();
-    assert_eq!(HttpTarget::new(&action, "fd00::1", 8443).request.url, "https://[fd00::1]:8443/");
+    assert_eq!(HttpTarget::new("u", &action, "fd00::1", 8443).request.url, "https://[fd00::1]:8443/");
 }

@@ -93,7 +93,7 @@ impl Fixture {
         };
         let begun = now - SignedDuration::from_secs(begun_ago);
         let restored = |_: &ContainerId| ProbeState::default();
-        self.prober.see(&self.container, &self.probe, Some(&seen), Some("10.0.0.1"), begun, restored);
+        self.prober.see((&self.container, &self.probe), Some(&seen), Some("10.0.0.1"), begun, restored);
         self.prober.situate(true, false);
     }
 
