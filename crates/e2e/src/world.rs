@@ -402,6 +402,12 @@ pub fn idle_with(mounts: Value) -> Value {
     with(idle("c"), json!({ "volumeMounts": mounts }))
 }
 
+/// Whether everything has to be there, as in the test machine; elsewhere tests show what is said where it is not.
+#[must_use]
+pub fn whole_machine() -> bool {
+    std::env::var_os("MAINSTAY_TEST_WHOLE_MACHINE").is_some()
+}
+
 /// A pod with one volume `v`, mounted at `/v`.
 pub fn one_volume(source: Value) -> Value {
     json!({

@@ -188,6 +188,7 @@ async fn build(
     let addresses = node::follow_addresses(&loaded.settings.node_ip, tasks);
     let host_ips = addresses.borrow().clone();
     let resources = Arc::new(place::resources(loaded, &host, &node_name)?);
+    let swap_bytes = resources.swap_bytes;
     let admission = place::facts(loaded, &host, &node_name, &resources)?;
     match raise_open_file_limit(u64::try_from(config.max_open_files).unwrap_or(0)) {
         Ok(_) => {}
@@ -418,6 +419,7 @@ async fn build(
     }
     filesystems::start(
         stats::filesystems(config, &cri, &host, &root),
+        sources.desired.clone(),
         outcomes.clone(),
         observed.clone(),
         disk_wishes,
@@ -466,6 +468,7 @@ async fn build(
         let (kind, reason) = (EventKind::Warning, "StateFileSetAside".into());
         events.send(Event { target, kind, reason, message: problem, time: Timestamp::now() });
     }
+    tell_of_swapped_volumes(swap_bytes, &events);
     let upkeep = upkeep((loaded, mode), (cri, root, links), sources.desired.clone(), (volume_jobs, &events));
     mainstay_upkeep::start(upkeep, &snapshots, tasks);
     if place::makes_iptables_chains(loaded, mode) {
@@ -628,12 +631,29 @@ fn upkeep(
     }
 }
 
-/// After a burst of pods, what it needed goes back to the system.
+/// Where the machine swaps and a tmpfs cannot be kept from it, Secrets may reach a disk, and somebody has to know.
+fn tell_of_swapped_volumes(swap_bytes: i64, events: &EventSink) {
+    if swap_bytes == 0 || mainstay_volume::tmpfs_stays_in_memory() {
+        return;
+    }
+    let message = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
+                   swapped to disk and should no longer be considered secure.";
+    warn!("{message} Linux 6.4 knows it; or switch swap off.");
+    let (target, kind) = (EventTarget::Node, EventKind::Warning);
+    let reason = "PossibleMemoryBackedVolumesOnDisk".into();
+    events.send(Event { target, kind, reason, message: message.to_owned(), time: Timestamp::now() });
+}
+
+/// After the start and after a burst of pods, what it needed goes back to the system: what is free in the heap, and code and
+/// constants that are not needed all the time.
 fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, tasks: &TaskGroup) {
     const QUIET: Duration = Duration::from_secs(5);
+    /// Between two times that code is let go of: what is needed comes back by page faults, which should stay few.
+    const SELDOM: Duration = Duration::from_secs(30);
     let shutdown: Shutdown = tasks.shutdown();
     tasks.spawn("memory", async move {
         let work = async {
+            let mut code_may_go = tokio::time::Instant::now();
             while snapshots.changed().await.is_ok() {
                 while let Ok(changed) = tokio::time::timeout(QUIET, snapshots.changed()).await {
                     if changed.is_err() {
@@ -642,6 +662,9 @@ fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, t
                 }
                 // It cannot fail, only die with the process.
                 tokio::task::spawn_blocking(mainstay_host::release_free_memory).await.ok();
+                tokio::time::sleep_until(code_may_go).await;
+                tokio::task::spawn_blocking(mainstay_host::release_program_pages).await.ok();
+                code_may_go = tokio::time::Instant::now() + SELDOM;
             }
         };
         shutdown.run_until_signalled(work).await;

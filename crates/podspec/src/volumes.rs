@@ -19,5 +19,5 @@ pub use paths::{
     EmptyDirPlace, empty_dirs, plugin_name, pod_dir, ready_marker, subpath_dir, subpaths_dir, volume_dir,
     volume_path, volumes_dir,
 };
-pub use payload::{Payload, PayloadFile, has_live_volumes, objects_differ};
+pub use payload::{MAX_PATH_PARTS, Payload, PayloadFile, has_live_volumes, objects_differ};
 pub use setup::{GroupChange, HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};

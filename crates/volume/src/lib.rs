@@ -30,7 +30,7 @@ mod writer;
 pub use error::VolumeError;
 pub use files::read_in_volume;
 pub use jobs::{Hung, Jobs, Progress};
-pub use setup::{Notice, is_set_up, set_up};
+pub use setup::{Notice, is_set_up, set_up, tmpfs_stays_in_memory};
 pub use shared::share_mounts;
 pub use strays::end_stray_mounts;
 pub use subpath::bind_sub_path;

@@ -1,6 +1,10 @@
 //! Giving a volume that was there before its pod to the pod's group, as upstream's `volume.SetVolumeOwnership` of 1.37 does.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use mainstay_podspec::volumes::GroupChange;
 use rustix::{
@@ -16,8 +20,8 @@ use crate::VolumeError;
 const FILE: u32 = 0o660;
 /// What it may do with directories, whose new files are its own as well.
 const DIRECTORY: u32 = 0o2000 | 0o770;
-/// Directories within one another; deeper ones are as they are.
-const MAX_DEPTH: usize = 256;
+/// Directories within one another; deeper ones are as they are, and are told of. Each is open while what is in it is given.
+const MAX_DEPTH: usize = 512;
 
 /// Gives a directory and what is in it to a group. Links in it are changed themselves and never followed; the directory itself may be
 /// named by one. What the file system does not let go of (immutable files, say) stays as it is and is told of in the log, as upstream does it.
@@ -32,7 +36,7 @@ pub(crate) fn give(path: &Path, group: u32, when: GroupChange) -> Result<(), Vol
     }
     // The root comes last: while it is not the group's, what is in it may not be.
     let mut kept = Kept::default();
-    give_below(&root, group, 0, &mut kept).map_err(failed)?;
+    give_below(&root, group, &mut kept).map_err(failed)?;
     if let Kept { count, first: Some((name, errno)) } = &kept {
         warn!(
             volume = %path.display(), group, count, first = name, error = %errno,
@@ -49,42 +53,66 @@ struct Kept {
     first: Option<(String, Errno)>,
 }
 
-fn give_below(directory: &OwnedFd, group: u32, depth: usize, kept: &mut Kept) -> Result<(), Errno> {
-    if depth >= MAX_DEPTH {
-        return Ok(());
-    }
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name.to_bytes() == b"." || name.to_bytes() == b".." {
-            continue;
-        }
-        match one(directory, name, group, depth, kept) {
-            // It went while this was looking.
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => {
-                kept.count += 1;
-                kept.first.get_or_insert_with(|| (name.to_string_lossy().into_owned(), errno));
-            }
+impl Kept {
+    fn add(&mut self, name: &std::ffi::CStr, errno: Errno) {
+        // It went while this was looking.
+        if errno != Errno::NOENT {
+            self.count += 1;
+            self.first.get_or_insert_with(|| (name.to_string_lossy().into_owned(), errno));
         }
     }
-    Ok(())
 }
 
-fn one(
-    directory: &OwnedFd,
-    name: &std::ffi::CStr,
-    group: u32,
-    depth: usize,
-    kept: &mut Kept,
-) -> Result<(), Errno> {
+/// A directory whose contents are being given; it follows them itself.
+struct Level {
+    entries: Dir,
+    name: CString,
+    stat: Stat,
+}
+
+/// Gives all that is in a directory. The way down is on the heap: threads that make volumes ready have small stacks.
+fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept) -> Result<(), Errno> {
+    let mut top = Dir::read_from(root)?;
+    let mut way: Vec<Level> = Vec::new();
+    loop {
+        let entries = way.last_mut().map_or(&mut top, |level| &mut level.entries);
+        let Some(entry) = entries.read() else {
+            let Some(level) = way.pop() else { return Ok(()) };
+            let given =
+                level.entries.fd().and_then(|directory| change(directory, &level.stat, group, DIRECTORY));
+            given.unwrap_or_else(|errno| kept.add(&level.name, errno));
+            continue;
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
+            // What could be read of it is given.
+            Err(errno) => {
+                let Some(level) = way.pop() else { return Err(errno) };
+                kept.add(&level.name, errno);
+                continue;
+            }
+        };
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        match entries.fd().and_then(|directory| one(directory, name, group)) {
+            Ok(None) => {}
+            Ok(Some(_)) if way.len() >= MAX_DEPTH => kept.add(name, Errno::NAMETOOLONG),
+            Ok(Some((entries, stat))) => way.push(Level { entries, name: name.to_owned(), stat }),
+            Err(errno) => kept.add(name, errno),
+        }
+    }
+}
+
+/// Gives what is no directory; one is opened, to be given after what is in it.
+fn one(directory: BorrowedFd<'_>, name: &std::ffi::CStr, group: u32) -> Result<Option<(Dir, Stat)>, Errno> {
     let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let inner = rustix::fs::openat(directory, name, flags, Mode::empty())?;
-            give_below(&inner, group, depth + 1, kept)?;
-            change(&inner, &stat, group, DIRECTORY)
+            return Ok(Some((Dir::new(inner)?, stat)));
         }
         FileType::RegularFile => {
             // Without waiting for anybody: it may have become a pipe meanwhile.
@@ -93,30 +121,31 @@ fn one(
             let stat = rustix::fs::fstat(&file)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || is_given(&stat, group, FILE)
             {
-                return Ok(());
+                return Ok(None);
             }
             rustix::fs::chownat(&file, c"", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-            rustix::fs::chmod(path, Mode::from_raw_mode(stat.st_mode & 0o7777 | FILE))
+            rustix::fs::chmod(path, Mode::from_raw_mode(stat.st_mode & 0o7777 | FILE))?;
         }
         // Links, sockets, pipes and devices only change hands.
         _ => {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(directory, name, None, Some(Gid::from_raw(group)), flags)
+            rustix::fs::chownat(directory, name, None, Some(Gid::from_raw(group)), flags)?;
         }
     }
+    Ok(None)
 }
 
 fn is_given(stat: &Stat, group: u32, mode: u32) -> bool {
     stat.st_gid == group && stat.st_mode & mode == mode
 }
 
-fn change(file: &OwnedFd, stat: &Stat, group: u32, mode: u32) -> Result<(), Errno> {
+fn change(file: impl AsFd, stat: &Stat, group: u32, mode: u32) -> Result<(), Errno> {
     if is_given(stat, group, mode) {
         return Ok(());
     }
-    rustix::fs::fchown(file, None, Some(Gid::from_raw(group)))?;
-    rustix::fs::fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777 | mode))
+    rustix::fs::fchown(&file, None, Some(Gid::from_raw(group)))?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode & 0o7777 | mode))
 }
 
 #[cfg(test)]
@@ -127,6 +156,22 @@ mod tests {
     };
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_deep_tree_is_given_without_a_deep_stack() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, path) = (dir.path().to_owned(), vec!["d"; MAX_DEPTH].join("/"));
+        let work = move |_: &crate::Progress| {
+            fs::create_dir_all(volume.join(&path).join("too deep")).unwrap();
+            give(&volume, 4711, GroupChange::Always).unwrap();
+            let group = |path: &str| fs::symlink_metadata(volume.join(path)).unwrap().gid();
+            (group("d"), group(&path), group(&format!("{path}/too deep")))
+        };
+        let patience = std::time::Duration::from_secs(60);
+        let (top, last, beyond) = crate::Jobs::default().run("pod", patience, work).await.unwrap();
+        assert_eq!((top, last), (4711, 4711));
+        assert_ne!(beyond, 4711);
+    }
 
     #[test]
     fn everything_is_given_and_nothing_outside() {

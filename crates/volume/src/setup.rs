@@ -10,7 +10,7 @@ use mainstay_podspec::volumes::{SetupKind, VolumeSetup};
 use rustix::{
     fs::{AtFlags, CWD, Gid, Mode, StatxAttributes, StatxFlags},
     io::Errno,
-    mount::MountFlags,
+    mount::{FsOpenFlags, MountFlags},
 };
 
 use crate::{Progress, VolumeError, command, host_path, local, writer};
@@ -161,11 +161,19 @@ pub(crate) fn is_mount_point(path: &Path) -> Result<bool, VolumeError> {
     }
 }
 
+/// Whether what is on a tmpfs can be kept from being swapped out to a disk. Linux before 6.4 does not know how.
+#[must_use]
+pub fn tmpfs_stays_in_memory() -> bool {
+    let asked = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)
+        .and_then(|context| rustix::mount::fsconfig_set_flag(&context, "noswap"));
+    asked.is_ok()
+}
+
 fn mount_tmpfs(path: &Path, size: Option<i64>) -> Result<(), VolumeError> {
     make_dir(path, 0o750)?;
     let size = size.map(|bytes| format!("size={bytes}")).unwrap_or_default();
     let comma = if size.is_empty() { "" } else { "," };
-    // What may be secret should not reach a disk by being swapped out; Linux before 6.4 does not know how.
+    // What may be secret should not reach a disk by being swapped out, where that can be had.
     match mount(path, "tmpfs", "tmpfs", &format!("{size}{comma}noswap")) {
         Err(Errno::INVAL) => mount(path, "tmpfs", "tmpfs", &size),
         result => result,

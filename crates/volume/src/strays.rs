@@ -4,8 +4,8 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt as _, path::Path};
 
 use rustix::process::{Pid, Signal};
 
-/// Ends `mount` and its helpers that work below `root`'s pods: whoever begun them was killed, and what they would still mount
-/// nobody would know of. Only for the one agent on that root, before it mounts anything itself. Blocks; how many there were.
+/// Ends `mount` and its helpers that work below `root`'s pods, as this process sees them: whoever begun them was killed, and what they
+/// would still mount nobody would know of. Those of another view of the file systems (a node in a container) mean other pods. Only for the one agent on that root, before it mounts anything itself. Blocks; how many there were.
 ///
 /// One that hangs in the kernel goes when the kernel lets go of it; what it mounts by then is found when the pod is taken
 /// down, as every mount is.
@@ -15,9 +15,17 @@ pub fn end_stray_mounts(root: &Path) -> usize {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
     let strays = pids.filter(|pid| {
         let words = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-        is_mount_below(&words, &pods)
+        is_mount_below(&words, &pods) && sees_what_we_see(*pid)
     });
     strays.filter(|pid| end(*pid)).count()
+}
+
+/// Whether a process has the mounts and processes that this one has.
+fn sees_what_we_see(pid: Pid) -> bool {
+    ["mnt", "pid"].iter().all(|kind| {
+        let of = |who: &str| fs::read_link(format!("/proc/{who}/ns/{kind}")).ok();
+        of("self").is_some_and(|own| of(&pid.as_raw_nonzero().to_string()) == Some(own))
+    })
 }
 
 /// Kills a process, with its helpers if it leads them. Whether it was there.
@@ -59,7 +67,18 @@ mod tests {
             Command::new("sh").arg0(program).args(args).arg(target).stdin(Stdio::piped()).spawn().unwrap()
         };
         let mut strays = [spawn("mount", ours.path()), spawn("/sbin/mount.nfs", ours.path())];
-        let mut others = [spawn("mount", other.path()), spawn("umount", ours.path())];
+        // As a node in a container would.
+        let apart = {
+            let target = ours.path().join("pods/u/volumes/kubernetes.io~nfs/v");
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "bash", "-c", "exec -a mount sh -c 'read nothing' \"$@\"", "mount"]);
+            command.args(["-t", "nfs"]).arg(target).stdin(Stdio::piped()).spawn().unwrap()
+        };
+        let name = format!("/proc/{}/cmdline", apart.id());
+        while !fs::read(&name).unwrap().starts_with(b"mount\0-c\0read") {
+            std::thread::yield_now();
+        }
+        let mut others = [spawn("mount", other.path()), spawn("umount", ours.path()), apart];
         // A program that has just been started has no words yet for a moment.
         for child in strays.iter().chain(&others) {
             while fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {

@@ -19,7 +19,7 @@ use std::{
     path::Path,
 };
 
-use mainstay_podspec::volumes::{Payload, PayloadFile};
+use mainstay_podspec::volumes::{MAX_PATH_PARTS, Payload, PayloadFile};
 use rustix::{
     fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid},
     io::Errno,
@@ -267,17 +267,25 @@ fn first_parts(files: &Payload) -> BTreeSet<&str> {
     files.keys().filter_map(|path| path.split('/').next()).collect()
 }
 
+/// How many files there are in a tree; an error if it is deeper than any that is written here. Threads that fill volumes have small
+/// stacks, so the way down is on the heap.
 fn count_files(directory: &OwnedFd) -> Result<usize, Errno> {
     let mut count = 0;
-    for entry in Dir::read_from(directory)? {
+    let mut way = vec![Dir::read_from(directory)?];
+    while let Some(current) = way.last_mut() {
+        let Some(entry) = current.read() else {
+            way.pop();
+            continue;
+        };
         let entry = entry?;
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(directory, name, flags, Mode::empty()) {
-            Ok(below) => count += count_files(&below)?,
+        match rustix::fs::openat(current.fd()?, name, flags, Mode::empty()) {
+            Ok(_) if way.len() > MAX_PATH_PARTS => return Err(Errno::LOOP),
+            Ok(below) => way.push(Dir::new(below)?),
             Err(Errno::NOTDIR | Errno::LOOP) => count += 1,
             Err(errno) => return Err(errno),
         }

@@ -11,6 +11,28 @@ fn tree() -> tempfile::TempDir {
 }
 
 #[test]
+fn nothing_hides_behind_many_names() {
+    let tree = tree();
+    for number in 0..2 * MAX_LINKED {
+        let first = tree.path().join(format!("{number}"));
+        fs::write(&first, "").unwrap();
+        fs::hard_link(&first, tree.path().join(format!("{number}-again"))).unwrap();
+    }
+    let base = DiskUsage::of(tree.path()).unwrap();
+    assert!(base.partial, "{base:?}");
+    // In directories of their own, so that one of them at least is read when no more can be remembered.
+    for number in 0..4 {
+        let dir = tree.path().join(format!("dir-{number}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("big"), vec![1_u8; 1024 * 1024]).unwrap();
+        fs::hard_link(dir.join("big"), dir.join("big-again")).unwrap();
+        fs::File::open(dir.join("big")).unwrap().sync_all().unwrap();
+    }
+    let grown = DiskUsage::of(tree.path()).unwrap().bytes - base.bytes;
+    assert!((4096 * KI..4300 * KI).contains(&grown), "{grown}");
+}
+
+#[test]
 fn counts_blocks_once() {
     let tree = tree();
     let base = DiskUsage::of(tree.path()).unwrap();

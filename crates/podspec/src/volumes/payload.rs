@@ -15,6 +15,8 @@ use crate::{
 const DATA_MAX_BYTES: usize = 1 << 20;
 const NAME_MAX_BYTES: usize = 255;
 const PATH_MAX_BYTES: usize = 4096;
+/// How many names a file's path in a volume may have. Kubernetes has no bound, and nobody has use for more.
+pub const MAX_PATH_PARTS: usize = 64;
 const DEFAULT_MODE: u32 = 0o644;
 
 /// The files of a volume, by path in it. May hold secrets: never log it.
@@ -295,6 +297,8 @@ fn path_problem(path: &str) -> Option<&'static str> {
         Some("begins with '..'")
     } else if path.len() > PATH_MAX_BYTES {
         Some("is longer than 4096 bytes")
+    } else if parts.clone().count() > MAX_PATH_PARTS {
+        Some("lies more than 64 directories deep")
     } else if parts.any(|part| part.len() > NAME_MAX_BYTES) {
         Some("has a name longer than 255 bytes")
     } else if path.contains('\0') {
