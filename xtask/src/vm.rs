@@ -56,7 +56,7 @@ const ALSO_ON_CGROUPFS: [&str; 3] = ["cgroups", "containers", "machine"];
 const IN_CI: [&str; 3] = ["cgroups", "facilities", "machine"];
 /// Beyond this one test program is ended and counts as failed.
 const STEP_LIMIT: Duration = Duration::from_secs(1800);
-const DEADLINE: Duration = Duration::from_secs(90 * 60);
+const DEADLINE: Duration = Duration::from_secs(150 * 60);
 const DEADLINE_OF_ALL: Duration = Duration::from_secs(240 * 60);
 /// The factor for every deadline of the tests, unless the environment has another: emulation that shares its CPUs needs more.
 const PATIENCE: &str = "10";

@@ -57,7 +57,7 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
     let containerd = Containerd::start(Flavor::Debian16)?;
     let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
     let mut member = Member::on(containerd, plane, None, |_, builder| {
-        Ok(builder.config("crashLoopBackOff: {maxContainerRestartPeriod: 1s}"))
+        Ok(builder.config("crashLoopBackOff: {maxContainerRestartPeriod: 1s}\nvolumeStatsAggPeriod: 1s"))
     })?;
     let base = member.containerd.dir().join("volumes");
     let dir = |name: &str| -> Result<String> {
@@ -102,6 +102,23 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
         pod["metadata"]["uid"] != first["metadata"]["uid"] && condition(pod, "Ready") == "True"
     })?;
     lines(2)?;
+    // How full its disk is is told, by the claim's name.
+    wait_until(PATIENCE, "the claim's volume to be measured", || {
+        let get = |path: &str| member.node.http().get(path).map(|it| it.text()).unwrap_or_default();
+        // Disks are looked at more often while somebody wants to know.
+        let summary = get("/stats/summary");
+        let metrics = get("/metrics");
+        let value = |family: &str| {
+            let labels = "{namespace=\"default\",persistentvolumeclaim=\"data-db-0\"} ";
+            let line = metrics.lines().find_map(|line| line.strip_prefix(family)?.strip_prefix(labels));
+            line.and_then(|number| number.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        let kinds =
+            ["available_bytes", "capacity_bytes", "inodes", "inodes_free", "inodes_used", "used_bytes"];
+        let told = kinds.iter().all(|kind| value(&format!("kubelet_volume_stats_{kind}")) > 0.0);
+        let named = summary.contains("\"pvcRef\":{\"name\":\"data-db-0\",\"namespace\":\"default\"}");
+        if told && named { Ok(()) } else { Err(format!("{summary}\n{metrics}")) }
+    })?;
 
     // A hostPath, read-only by the pod's word.
     create(&member, VOLUMES, &volume("shelf", json!({ "hostPath": { "path": dir("shelf")? } })))?;

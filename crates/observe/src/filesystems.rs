@@ -1,7 +1,7 @@
 //! What lies on the node's disks: how full they are, and what pods have put there.
 //!
-//! One task, `filesystems`, owned by the task group given to [`start`]. In: reconcile's word on which pods there are, what the
-//! runtime shows of them, and a wish whenever somebody was told of disks. Out: a `watch` of findings. It decides nothing and
+//! One task, `filesystems`, owned by the task group given to [`start`]. In: reconcile's word on which pods there are, what is
+//! behind their claims, what the runtime shows of them, and a wish whenever somebody was told of disks. Out: a `watch` of findings. It decides nothing and
 //! nobody waits for it.
 //!
 //! While somebody asks, disks are looked at every ten seconds, else once a minute: the runtime has to ask each container for
@@ -24,8 +24,8 @@ use mainstay_cri::Cri;
 use mainstay_host::{FilesystemUsage, Host};
 use mainstay_task::{Lane, LaneError, TaskGroup};
 use mainstay_types::{
-    ContainerDisk, ContainerId, DeviceReading, Filesystems, FsReading, FsSize, ObservedState, Outcomes,
-    PodDisk, PodUid, VolumeReading,
+    ContainerDisk, ContainerId, DesiredState, DeviceReading, Filesystems, FsReading, FsSize, ObservedState,
+    Outcomes, PodDisk, PodUid, VolumeReading,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -33,7 +33,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use places::{LogPlaces, Logs, volumes_of};
+use places::{LogPlaces, Logs, has_remote, volumes_of};
 
 /// Between two looks while somebody asks.
 const BUSY: Duration = Duration::from_secs(10);
@@ -57,6 +57,8 @@ static DEVICES: Lane = Lane::new(1);
 static LOGS: Lane = Lane::new(1);
 /// One for those who answer, the others for pods whose volumes do not.
 static VOLUMES: Lane = Lane::new(6);
+/// With so many hanging, no more pods with volumes of other machines are looked at: those that are left are for the others.
+const REMOTE_HANGING: usize = 3;
 
 /// What to look at.
 #[derive(Clone, Debug)]
@@ -74,6 +76,7 @@ pub struct FilesystemsConfig {
 /// Starts looking; findings go to `sender`. Whoever tells of disks says so through `wishes`, of which one at a time is enough.
 pub fn start(
     config: FilesystemsConfig,
+    desired: watch::Receiver<Arc<DesiredState>>,
     outcomes: watch::Receiver<Outcomes>,
     observed: watch::Receiver<Arc<ObservedState>>,
     wishes: mpsc::Receiver<()>,
@@ -82,6 +85,7 @@ pub fn start(
 ) {
     let looker = Looker {
         config,
+        desired,
         outcomes,
         observed,
         sender,
@@ -134,6 +138,8 @@ impl Walked {
 
 struct Looker {
     config: FilesystemsConfig,
+    /// For what is behind claims.
+    desired: watch::Receiver<Arc<DesiredState>>,
     outcomes: watch::Receiver<Outcomes>,
     observed: watch::Receiver<Arc<ObservedState>>,
     sender: watch::Sender<Arc<Filesystems>>,
@@ -185,21 +191,27 @@ impl Looker {
         let outcomes = self.outcomes.borrow().clone();
         let pods: Vec<_> =
             outcomes.pods.iter().map(|(uid, outcome)| (uid.clone(), Arc::clone(&outcome.desired))).collect();
+        let objects = Arc::clone(&self.desired.borrow().objects);
         let (root, walked) = (self.config.root_dir.clone(), Arc::clone(&self.walked));
         Box::pin(async move {
             let there: HashSet<PodUid> = pods.iter().map(|(uid, _)| uid.clone()).collect();
             for (uid, desired) in pods {
                 // It still hangs where it hung before.
-                if Walked::of(&walked).busy.contains_key(&uid) {
+                let (hangs, hanging) = {
+                    let walked = Walked::of(&walked);
+                    (walked.busy.contains_key(&uid), walked.busy.len())
+                };
+                if hangs || (hanging >= REMOTE_HANGING && has_remote(&desired.pod, &objects)) {
                     continue;
                 }
                 let (root, shared, id, pod) =
                     (root.clone(), Arc::clone(&walked), uid.clone(), Arc::clone(&desired.pod));
+                let objects = Arc::clone(&objects);
                 let work = move || {
                     let look = |name: &str| {
                         Walked::of(&shared).busy.insert(id.clone(), name.to_owned());
                     };
-                    let found = volumes_of(&root, &id, &pod, look);
+                    let found = volumes_of(&root, &id, (&pod, &objects), look);
                     Walked::of(&shared).done(&id, found);
                 };
                 if VOLUMES.run(POD_DEADLINE, work).await == Err(LaneError::Late) {

@@ -14,6 +14,7 @@ use std::{
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http::{HeaderValue, StatusCode, header};
+use jiff::Timestamp;
 use mainstay_host::Host;
 use mainstay_types::{
     DeviceReading, DiskWork, Filesystems, InterfaceSample, IoSample, MemorySample, NetworkSample,
@@ -148,12 +149,12 @@ struct Writer<'a> {
 
 /// A cgroup.
 pub(crate) struct Row<'a> {
-    /// `{container="…",id="…",image="…",name="…",namespace="…",pod="…"`: the six that every sample has.
+    /// `{container="…",id="…",image="…",name="…",namespace="…",pod="…"} `: the six that every sample has.
     labels: String,
-    /// Where others come in between, so that they are in order: after `container`, `image` and `namespace`.
-    slots: [usize; 3],
+    /// Where others come in between, so that they are in order: after `container`, `image`, `namespace` and at the end.
+    slots: [usize; 4],
     sample: &'a Sample,
-    /// ` 1700000000000`
+    /// ` 1700000000000`, and the end of the line.
     stamp: String,
     created: f64,
     /// 0 is none.
@@ -184,7 +185,7 @@ impl<'a> Row<'a> {
         let own = [("container", whose.container), ("container_name", whose.container)];
         let mut text = labels(own.get(..if whose.old_names { 2 } else { 1 }).unwrap_or_default());
         text.pop();
-        let mut slots = [text.len(), 0, 0];
+        let mut slots = [text.len(), 0, 0, 0];
         let mut add = |pairs: &[(&str, &str)]| {
             let more = labels(pairs);
             text.push(',');
@@ -193,15 +194,16 @@ impl<'a> Row<'a> {
         };
         slots[1] = add(&[("id", whose.id), ("image", whose.image)]);
         slots[2] = add(&[("name", whose.name), ("namespace", whose.namespace)]);
-        add(&[("pod", whose.pod)]);
+        slots[3] = add(&[("pod", whose.pod)]);
         if whose.old_names {
-            add(&[("pod_name", whose.pod)]);
+            slots[3] = add(&[("pod_name", whose.pod)]);
         }
+        text.push_str("} ");
         Self {
             labels: text,
             slots,
             sample,
-            stamp: format!(" {}", sample.at.as_millisecond()),
+            stamp: stamp(sample.at),
             created: whole(sample.made_at),
             memory_limit: sample.limits.memory.unwrap_or(0),
             network: None,
@@ -415,23 +417,17 @@ impl Text {
             self.text.push_str(&out.finish());
         }
         self.text.push_str(family.name);
-        if more == [""; 4] {
-            self.text.push_str(&row.labels);
-        } else {
-            let ends = [row.slots[0], row.slots[1], row.slots[2], row.labels.len()];
-            let mut from = 0;
-            for (end, more) in ends.into_iter().zip(more) {
+        let mut from = 0;
+        for (end, more) in row.slots.into_iter().zip(more) {
+            if !more.is_empty() {
                 self.text.push_str(row.labels.get(from..end).unwrap_or_default());
                 self.text.push_str(more);
                 from = end;
             }
         }
-        self.text.push_str("} ");
+        self.text.push_str(row.labels.get(from..).unwrap_or_default());
         float(&mut self.text, value);
-        if family.timed {
-            self.text.push_str(stamp);
-        }
-        self.text.push('\n');
+        self.text.push_str(if family.timed { stamp } else { "\n" });
     }
 
     fn one(&mut self, row: &Row<'_>, value: Option<f64>) {
@@ -443,8 +439,8 @@ impl Text {
     fn devices(&mut self, row: &Row<'_>, value: impl Fn(&DeviceReading) -> Option<f64>) {
         for device in row.devices {
             if let Some(value) = value(device) {
-                let stamp = format!(" {}", device.at.as_millisecond());
-                self.put_at(row, [&label("device", &device.device), "", "", ""], value, &stamp);
+                let labels = [&*label("device", &device.device), "", "", ""];
+                self.put_at(row, labels, value, &stamp(device.at));
             }
         }
     }
@@ -510,6 +506,11 @@ impl Text {
 )]
 const fn number(value: u64) -> f64 {
     value as f64
+}
+
+/// ` 1700000000000`, and the end of the line.
+fn stamp(at: Timestamp) -> String {
+    format!(" {}\n", at.as_millisecond())
 }
 
 /// `,name="value"`

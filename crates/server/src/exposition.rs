@@ -232,9 +232,18 @@ fn whole(out: &mut String, value: f64) {
 /// `1.5e+06`
 fn scaled(out: &mut String, mantissa: &str, exponent: i32) {
     out.push_str(mantissa);
-    let sign = if exponent < 0 { '-' } else { '+' };
-    // Writing to a string cannot fail.
-    write!(out, "e{sign}{:02}", exponent.unsigned_abs()).ok();
+    out.push_str(if exponent < 0 { "e-" } else { "e+" });
+    let exponent = exponent.unsigned_abs();
+    // Two digits at least, and no float has more than three.
+    if exponent >= 100 {
+        out.push(digit(exponent / 100));
+    }
+    out.push(digit(exponent / 10 % 10));
+    out.push(digit(exponent % 10));
+}
+
+fn digit(value: u32) -> char {
+    char::from_digit(value, 10).unwrap_or('0')
 }
 
 /// Room for any float's digits, on the stack.

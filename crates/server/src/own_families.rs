@@ -1,19 +1,22 @@
 //! The families of `/metrics` beside those of requests and of calls to the runtime: what the node has, what its parts have
 //! counted, and the process itself. One table, from which they are written and `docs/metrics.md` is made.
 
+mod process;
+
 use std::{
-    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
-    fs,
     sync::Arc,
 };
 
 use mainstay_types::{
-    Assignments, ContainerPhase, Counter, DurationCounts, Filesystems, NodeCounters, NodeSnapshot, PodSource,
-    Samples, VERSION,
+    Assignments, ContainerPhase, Counter, DurationCounts, Filesystems, FsReading, NodeCounters, NodeSnapshot,
+    PodSource, Samples, VERSION,
 };
 
 use crate::exposition::{Exposition, Kind};
+
+pub(crate) use process::Own;
+use process::{limit, open_files};
 
 /// What is known of the process from its start on.
 #[derive(Clone, Debug, Default)]
@@ -36,23 +39,6 @@ pub(crate) struct Source<'a> {
     pub(crate) traces: Option<mainstay_trace::Counts>,
     pub(crate) assignments: &'a Assignments,
     pub(crate) own: Own,
-}
-
-/// What the kernel says of this process, read once for all families of an answer.
-#[derive(Default)]
-pub(crate) struct Own {
-    process: OnceCell<Option<Process>>,
-    network: OnceCell<Option<(u64, u64)>>,
-}
-
-impl Own {
-    fn process(&self) -> Option<&Process> {
-        self.process.get_or_init(Process::read).as_ref()
-    }
-
-    fn network(&self) -> Option<(u64, u64)> {
-        *self.network.get_or_init(network)
-    }
 }
 
 /// One family.
@@ -474,6 +460,42 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.count(&[], source.counters.pinning.admissions.get()),
     },
     Family {
+        name: "kubelet_volume_stats_available_bytes",
+        help: "[ALPHA] Number of available bytes in the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.size.map(|size| size.available_bytes)),
+    },
+    Family {
+        name: "kubelet_volume_stats_capacity_bytes",
+        help: "[ALPHA] Capacity in bytes of the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.size.map(|size| size.capacity_bytes)),
+    },
+    Family {
+        name: "kubelet_volume_stats_inodes",
+        help: "[ALPHA] Maximum number of inodes in the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.size.map(|size| size.inodes)),
+    },
+    Family {
+        name: "kubelet_volume_stats_inodes_free",
+        help: "[ALPHA] Number of free inodes in the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.size.map(|size| size.inodes_free)),
+    },
+    Family {
+        name: "kubelet_volume_stats_inodes_used",
+        help: "[ALPHA] Number of used inodes in the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.inodes_used),
+    },
+    Family {
+        name: "kubelet_volume_stats_used_bytes",
+        help: "[ALPHA] Number of used bytes in the volume",
+        kind: Kind::Gauge,
+        write: |lines, source| claims(lines, source, |it| it.used_bytes),
+    },
+    Family {
         name: "kubernetes_build_info",
         help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
         kind: Kind::Gauge,
@@ -725,32 +747,6 @@ fn volumes(lines: &mut Lines<'_>, source: &Source<'_>) {
     }
 }
 
-/// Linux says since 6.2 how many there are; before, each is looked at, and there are several for every cgroup that is read.
-fn open_files() -> Option<u64> {
-    let told = fs::metadata("/proc/self/fd").ok()?.len();
-    if told > 0 {
-        return Some(told);
-    }
-    // The one by which they are read is not among them.
-    Some((fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
-}
-
-/// Bytes that the machine's network (that of this process) received and sent, as Prometheus' own library counts them.
-fn network() -> Option<(u64, u64)> {
-    parse_network(&fs::read_to_string("/proc/self/net/netstat").ok()?)
-}
-
-/// Pairs of lines: names, then numbers.
-fn parse_network(text: &str) -> Option<(u64, u64)> {
-    let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));
-    let (names, numbers) = (lines.next()?, lines.next()?);
-    let value = |wanted: &str| {
-        let at = names.split(' ').position(|name| name == wanted)?;
-        numbers.split(' ').nth(at)?.parse().ok()
-    };
-    Some((value("InOctets")?, value("OutOctets")?))
-}
-
 fn running_containers(lines: &mut Lines<'_>, source: &Source<'_>) {
     let Some(snapshot) = source.snapshot else { return };
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -765,6 +761,27 @@ fn running_containers(lines: &mut Lines<'_>, source: &Source<'_>) {
     }
     for state in ["created", "exited", "running", "unknown"] {
         lines.count(&[("container_state", state)], counts.get(state).copied().unwrap_or(0));
+    }
+}
+
+/// Volumes of claims, each once however many pods share it. What was not found out is 0, as upstream has it.
+fn claims(lines: &mut Lines<'_>, source: &Source<'_>, value: impl Fn(&FsReading) -> Option<u64>) {
+    let Some(snapshot) = source.snapshot else { return };
+    let mut found: BTreeMap<(&str, &str), &FsReading> = BTreeMap::new();
+    for (uid, disk) in &source.disks.pods {
+        let Some(pod) = snapshot.observed.pods.get(uid) else { continue };
+        for volume in disk.volumes.iter() {
+            if let Some(claim) = &volume.claim {
+                let newest = found.entry((&pod.full_name.namespace, claim)).or_insert(&volume.reading);
+                if newest.at < volume.reading.at {
+                    *newest = &volume.reading;
+                }
+            }
+        }
+    }
+    for ((namespace, claim), reading) in found {
+        let labels = [("namespace", namespace), ("persistentvolumeclaim", claim)];
+        lines.count(&labels, value(reading).unwrap_or(0));
     }
 }
 
@@ -787,40 +804,6 @@ fn container_logs(lines: &mut Lines<'_>, source: &Source<'_>) {
     }
 }
 
-/// This process, by the kernel's word.
-struct Process {
-    cpu_seconds: f64,
-    virtual_bytes: f64,
-    resident_bytes: f64,
-}
-
-impl Process {
-    fn read() -> Option<Self> {
-        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        /// What the kernel counts time in, for programs.
-        const TICKS: f64 = 100.0;
-        const PAGE: f64 = 4096.0;
-        // The name may have spaces and parentheses in it: what counts comes after the last one.
-        let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-        let number = |at: usize| words.get(at)?.parse::<f64>().ok();
-        Some(Self {
-            cpu_seconds: (number(11)? + number(12)?) / TICKS,
-            virtual_bytes: number(20)?,
-            resident_bytes: number(21)? * PAGE,
-        })
-    }
-}
-
-/// A soft limit of this process; the largest number where there is none, as upstream's library says it.
-fn limit(name: &str) -> Option<f64> {
-    let text = fs::read_to_string("/proc/self/limits").ok()?;
-    let word = text.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next())?;
-    if word == "unlimited" { Some(number(u64::MAX)) } else { word.parse().ok() }
-}
-
 /// Puts families that were written by several in the order of their names.
 pub(crate) fn in_order(text: &str) -> String {
     let mut blocks: Vec<&str> = Vec::new();
@@ -837,120 +820,5 @@ pub(crate) fn in_order(text: &str) -> String {
 
 #[cfg(test)]
 mod page;
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn in_the_order_of_their_names() {
-        let text = "# HELP b x\n# TYPE b gauge\nb 1\n# HELP a x\n# TYPE a gauge\na{l=\"# HELP \"} 1\n# HELP c x\nc 1\n";
-        let expected = "# HELP a x\n# TYPE a gauge\na{l=\"# HELP \"} 1\n# HELP b x\n# TYPE b gauge\nb 1\n# HELP c x\nc 1\n";
-        assert_eq!(in_order(text), expected);
-        assert_eq!(in_order(""), "");
-        assert!(FAMILIES.iter().map(|family| family.name).is_sorted());
-    }
-
-    #[test]
-    fn what_was_never_counted_is_not_told_of() {
-        let counters = NodeCounters::default();
-        let (samples, disks) = (Samples::default(), Filesystems::default());
-        let gates = [("NodeSwap", "", true), ("Other", "ALPHA", false)].into();
-        let facts = Facts { cgroup_version: 2, gates };
-        let source = Source {
-            snapshot: None,
-            samples: &samples,
-            disks: &disks,
-            counters: &counters,
-            facts: &facts,
-            events_dropped: 0,
-            traces: None,
-            assignments: &Assignments::default(),
-            own: Own::default(),
-        };
-        let text = |source: &Source<'_>| {
-            let mut out = Exposition::default();
-            write(&mut out, source);
-            out.finish()
-        };
-        let before = text(&source);
-        for name in [
-            "kubelet_image_pull",
-            "kubelet_pod_status_sync",
-            "kubelet_started_containers",
-            "kubelet_running",
-            "kubelet_pleg_last_seen",
-            "kubelet_cgroup_manager",
-            "rest_client",
-            "storage_operation",
-        ] {
-            assert!(!before.contains(name), "{name} in\n{before}");
-        }
-        for line in [
-            "kubelet_cgroup_version 2",
-            "kubernetes_feature_enabled{name=\"Other\",stage=\"ALPHA\"} 0",
-            // What begins with its first count would have no rate.
-            "kubelet_pod_start_duration_seconds_count 0",
-        ] {
-            assert!(before.lines().any(|it| it == line), "{line} in\n{before}");
-        }
-        for family in [
-            "process_cpu_seconds_total",
-            "process_resident_memory_bytes",
-            "process_open_fds",
-            "process_max_fds",
-        ] {
-            assert!(
-                before.lines().any(|line| line.starts_with(&format!("{family} "))),
-                "{family} in\n{before}"
-            );
-        }
-        counters.pulls.of(["0-10MB"]).observe(std::time::Duration::from_secs(3));
-        counters.containers.of(["container"]).add();
-        counters.container_errors.of(["RunContainerError", "container"]).add();
-        counters.orders.of(["sync"]).observe(std::time::Duration::from_millis(7));
-        let after = text(&source);
-        for line in [
-            "kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes=\"0-10MB\",le=\"5\"} 1",
-            "kubelet_started_containers_total{container_type=\"container\"} 1",
-            "kubelet_started_containers_errors_total{code=\"RunContainerError\",container_type=\"container\"} 1",
-            "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"} 1",
-        ] {
-            assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
-        }
-    }
-
-    #[test]
-    fn open_files_are_counted() {
-        let before = open_files().unwrap();
-        // Others open and close theirs meanwhile; so many they do not.
-        let held: Vec<_> = (0..500).map(|_| fs::File::open("/dev/null").unwrap()).collect();
-        let after = open_files().unwrap();
-        assert!(after >= before + 400 && before > 0, "{before}, then {after} with {} more", held.len());
-    }
-
-    #[test]
-    fn the_network_as_the_kernel_tells_of_it() {
-        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InMcastPkts InOctets OutOctets\nIpExt: 1 22 333\n";
-        assert_eq!(parse_network(text), Some((22, 333)));
-        for broken in [
-            "",
-            "IpExt: InOctets OutOctets\n",
-            "IpExt: InOctets OutOctets\nIpExt: 1\n",
-            "IpExt: a\nIpExt: 1\n",
-        ] {
-            assert_eq!(parse_network(broken), None, "{broken:?}");
-        }
-    }
-
-    #[test]
-    fn a_process_as_the_kernel_tells_of_it() {
-        let text = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 99 1000000 25 18446744073709551615";
-        let process = Process::parse(text).unwrap();
-        assert!((process.cpu_seconds - 2.0).abs() < 1e-9);
-        assert!(
-            (process.virtual_bytes - 1e6).abs() < 1e-9 && (process.resident_bytes - 102_400.0).abs() < 1e-9
-        );
-        assert!(Process::parse("nonsense").is_none() && Process::parse("1 (x) S 1").is_none());
-    }
-}
+mod tests;

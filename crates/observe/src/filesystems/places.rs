@@ -10,10 +10,10 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use mainstay_host::{DiskUsage, FilesystemUsage, Host};
-use mainstay_podspec::volumes::{pod_dir, volume_path};
+use mainstay_podspec::volumes::{plugin_behind, pod_dir, volume_path, with_claims};
 use mainstay_types::{
-    ContainerName, ContainerPhase, DeviceReading, DiskWork, FsReading, ObservedContainer, ObservedPod,
-    ObservedState, PodExt as _, PodUid, VolumeReading,
+    ContainerName, ContainerPhase, DeviceReading, DiskWork, FsReading, Objects, ObservedContainer,
+    ObservedPod, ObservedState, PodExt as _, PodUid, VolumeReading,
 };
 
 use super::size_of;
@@ -101,19 +101,57 @@ fn file(path: &Path) -> Option<Found> {
 pub(super) fn volumes_of(
     root_dir: &Path,
     uid: &PodUid,
-    pod: &Pod,
+    (pod, objects): (&Pod, &Objects),
     look: impl Fn(&str),
 ) -> Arc<[VolumeReading]> {
     let pod_dir = pod_dir(root_dir, uid.as_str());
-    let volumes = pod.spec_ref().volumes.iter().flatten();
+    let resolved = with_claims(pod, objects);
+    let volumes = resolved.spec_ref().volumes.iter().flatten();
     let mut found: Vec<VolumeReading> = volumes
         .filter_map(|volume| {
             look(&volume.name);
-            volume_of(&pod_dir, volume)
+            match &volume.persistent_volume_claim {
+                Some(claim) => {
+                    claimed(&pod_dir, volume, &claim.claim_name, plugin_behind(pod, volume, objects))
+                }
+                None => volume_of(&pod_dir, volume),
+            }
         })
         .collect();
     found.sort_by_key(|volume| !volume.counts);
     found.into()
+}
+
+/// Whether a volume of the pod is another machine's, which may not answer.
+pub(super) fn has_remote(pod: &Pod, objects: &Objects) -> bool {
+    let resolved = with_claims(pod, objects);
+    let claimed = |volume: &&Volume| volume.persistent_volume_claim.is_some();
+    resolved.spec_ref().volumes.iter().flatten().filter(claimed).any(|volume| volume.nfs.is_some())
+}
+
+/// The file system that a claim's volume is on, as upstream tells of it: not what lies in the volume. A directory of the
+/// machine that was claimed is not told of.
+fn claimed(pod_dir: &Path, volume: &Volume, claim: &str, plugin: &str) -> Option<VolumeReading> {
+    let path = match plugin {
+        "kubernetes.io/local-volume" => volume_path(pod_dir, volume)?,
+        // Where nothing is mounted (yet), the node's own disk would answer.
+        "kubernetes.io/nfs" => volume_path(pod_dir, volume)
+            .filter(|path| matches!(FilesystemUsage::of_mount(path), Ok(Some(_))))?,
+        _ => return None,
+    };
+    let usage = FilesystemUsage::of(&path).ok()?;
+    let reading = FsReading {
+        at: Timestamp::now(),
+        size: Some(size_of(&usage)),
+        used_bytes: Some(usage.used_bytes),
+        inodes_used: Some(usage.inodes_used),
+    };
+    Some(VolumeReading {
+        name: volume.name.as_str().into(),
+        claim: Some(claim.into()),
+        counts: false,
+        reading,
+    })
 }
 
 fn volume_of(pod_dir: &Path, volume: &Volume) -> Option<VolumeReading> {
@@ -266,7 +304,7 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("file"), vec![b'x'; 50_000]).unwrap();
         }
-        let found = volumes_of(dir.path(), &uid, &pod, |_| ());
+        let found = volumes_of(dir.path(), &uid, (&pod, &Objects::default()), |_| ());
         let names: Vec<_> = found.iter().map(|volume| (&*volume.name, volume.counts)).collect();
         assert_eq!(
             names,
@@ -278,7 +316,52 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(found[0].reading.inodes_used, Some(2));
-        assert_eq!(volumes_of(dir.path(), &PodUid::from("other"), &pod, |_| ()).len(), 0);
+        assert_eq!(
+            volumes_of(dir.path(), &PodUid::from("other"), (&pod, &Objects::default()), |_| ()).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn claims_are_told_of_by_the_file_system_that_is_behind_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "default", "uid": "u"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}},
+                {"name": "shelf", "persistentVolumeClaim": {"claimName": "directory"}},
+                {"name": "share", "persistentVolumeClaim": {"claimName": "export"}},
+                {"name": "gone", "persistentVolumeClaim": {"claimName": "lost"}},
+                {"name": "later", "persistentVolumeClaim": {"claimName": "unbound"}},
+            ]},
+        }))
+        .unwrap();
+        let place = dir.path().display().to_string();
+        let mut objects = Objects::default();
+        for (claim, spec) in [
+            ("disk", serde_json::json!({"local": {"path": place}})),
+            ("directory", serde_json::json!({"hostPath": {"path": place}})),
+            ("export", serde_json::json!({"nfs": {"server": "s", "path": "/"}})),
+            ("lost", serde_json::json!({"local": {"path": "/no/such/place"}})),
+        ] {
+            let name = mainstay_types::FullName { namespace: "default".into(), name: claim.into() };
+            let volume = mainstay_types::ClaimedVolume {
+                name: format!("pv-{claim}"),
+                spec: serde_json::from_value(spec).unwrap(),
+                group: None,
+            };
+            let claim = mainstay_types::Claim { volume: Some(volume), ..mainstay_types::Claim::default() };
+            objects.claims.insert(name, Arc::new(claim));
+        }
+        // The share is not mounted: the directory is on the node's disk.
+        fs::create_dir_all(dir.path().join("pods/u/volumes/kubernetes.io~nfs/share")).unwrap();
+        let found = volumes_of(dir.path(), &PodUid::from("u"), (&pod, &objects), |_| ());
+        let [volume] = &*found else { panic!("{found:?}") };
+        assert_eq!((&*volume.name, volume.claim.as_deref(), volume.counts), ("data", Some("disk"), false));
+        let size = volume.reading.size.unwrap();
+        assert!(size.capacity_bytes > 0 && size.inodes > 0, "{size:?}");
+        assert!(volume.reading.used_bytes.is_some_and(|bytes| bytes <= size.capacity_bytes));
+        assert!(has_remote(&pod, &objects) && !has_remote(&pod, &Objects::default()));
     }
 
     #[test]
