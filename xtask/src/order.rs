@@ -3,7 +3,7 @@
 
 mod trace;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use mainstay_testkit::{BUSYBOX, Containerd, ControlPlane, Flavor, Http, Node, wait_until};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -17,8 +17,8 @@ use trace::Place;
 
 const HEADER: &str = "# What a node at work runs, for the linker: docs/decisions/0011-function-order.md. Written by `cargo xtask order`.\n";
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Two rounds of the sampler, and some of everything that goes by the clock.
-const AT_REST: Duration = Duration::from_secs(25);
+/// Of everything that goes by the clock, what comes once a minute or more often.
+const AT_REST: Duration = Duration::from_secs(65);
 const SLEEPS: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ANSWERS: &[&str] = &[
@@ -54,8 +54,8 @@ pub(crate) fn run() -> Result<()> {
             .args(["order-trace".as_ref(), scratch.as_os_str(), binary.as_os_str()])
             .spawn()?,
     );
-    alone(&program)?;
-    member(&program)?;
+    alone(&program, &place)?;
+    member(&program, &place)?;
     let lives = wait_until(PATIENCE, "what was called in each life", || {
         place.lives().ok().filter(|lives| lives.len() == LIVES).ok_or_else(|| "not all of it".to_owned())
     })?;
@@ -63,7 +63,11 @@ pub(crate) fn run() -> Result<()> {
 
     let functions = trace::functions(&binary)?;
     let (mut order, mut seen) = (HEADER.to_owned(), HashSet::new());
-    for address in lives.iter().flatten().filter(|address| seen.insert(**address)) {
+    // What a node at rest goes on needing comes first, so that the pages of it hold nothing else.
+    let at_rest = || lives.iter().flat_map(|periods| periods.iter().skip(1).step_by(2)).flatten();
+    let needed = at_rest().collect::<HashSet<_>>().len();
+    let all = lives.iter().flatten().flatten();
+    for address in at_rest().chain(all).filter(|address| seen.insert(**address)) {
         for name in functions.get(address).into_iter().flatten() {
             writeln!(order, "{name}")?;
         }
@@ -73,7 +77,8 @@ pub(crate) fn run() -> Result<()> {
     }
     let target = root.join("crates/mainstay/link/functions.order");
     fs::write(&target, order)?;
-    println!("{} of {} functions: {}", seen.len(), functions.len(), target.display());
+    let (all, shown) = (functions.len(), target.display());
+    println!("{} of {all} functions, {needed} of them at rest: {shown}", seen.len());
     Ok(())
 }
 
@@ -152,8 +157,17 @@ fn ready(node: &Node, count: usize) -> Result<()> {
     })
 }
 
+/// Leaves the node in peace, after what its last work needed a while for; what it calls meanwhile is noted by itself.
+fn rest(node: &Node, place: &Place) -> Result<()> {
+    let pid = node.pid().context("the node has ended")?;
+    thread::sleep(Duration::from_secs(10));
+    place.next_period(pid)?;
+    thread::sleep(AT_REST);
+    place.next_period(pid)
+}
+
 /// The life of a node without a cluster: pods come, run, are looked at, crash and go; the agent is restarted, and killed.
-fn alone(program: &Path) -> Result<()> {
+fn alone(program: &Path, place: &Place) -> Result<()> {
     let containerd = Containerd::start(Flavor::Debian16)?;
     let mut node = Node::builder().containerd(&containerd).program(program).start()?;
     // First what every node does.
@@ -161,7 +175,7 @@ fn alone(program: &Path) -> Result<()> {
         node.write_manifest(&format!("{name}.json"), &pod(name, &plain()).to_string())?;
     }
     ready(&node, 3)?;
-    thread::sleep(AT_REST);
+    rest(&node, place)?;
     node.write_manifest("words.json", &words().to_string())?;
     node.write_manifest("full.json", &pod("full", &full()).to_string())?;
     let crashes = json!({ "containers": [shell("exit 1")] });
@@ -169,12 +183,11 @@ fn alone(program: &Path) -> Result<()> {
     ready(&node, 4)?;
     node.remove_manifest("one.json")?;
     ready(&node, 3)?;
-    thread::sleep(AT_REST);
+    rest(&node, place)?;
     node.sigterm()?;
     // What only some nodes are asked for comes behind what every node does.
     node.start_again()?;
     ready(&node, 3)?;
-    thread::sleep(AT_REST);
     let ports = [node.http(), Http::Tcp(node.read_only())];
     for path in ANSWERS {
         for (http, headers) in [(&ports[0], &[][..]), (&ports[1], &[("accept-encoding", "gzip")])] {
@@ -191,7 +204,7 @@ fn alone(program: &Path) -> Result<()> {
 }
 
 /// The life of a member of a cluster.
-fn member(program: &Path) -> Result<()> {
+fn member(program: &Path, place: &Place) -> Result<()> {
     let containerd = Containerd::start(Flavor::Debian16)?;
     let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
     let clients = containerd.dir().join("clients.crt");
@@ -215,7 +228,7 @@ fn member(program: &Path) -> Result<()> {
         plane.create(PODS, &pod(name, &spec))?;
     }
     ready(&node, 2)?;
-    thread::sleep(AT_REST);
+    rest(&node, place)?;
     plane.send("DELETE", &format!("{PODS}/one"), None)?;
     wait_until(PATIENCE, "the pod to be gone", || {
         let status =

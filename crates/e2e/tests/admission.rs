@@ -18,16 +18,18 @@ fn small_node(flavor: Flavor, over: &str) -> World {
     World::with_config(flavor, &config).unwrap()
 }
 
-/// CPUs and bytes of memory, asked in another way than mainstay does.
+/// CPUs and bytes of memory that is not set aside for huge pages, asked in another way than mainstay does.
 fn machine() -> (i64, i64) {
     let run = |program: &str, args: &[&str]| {
         let output = std::process::Command::new(program).args(args).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let cpus = run("getconf", &["_NPROCESSORS_ONLN"]).parse().unwrap();
-    let meminfo = run("grep", &["MemTotal", "/proc/meminfo"]);
-    let kib: i64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (cpus, kib * 1024)
+    let meminfo = |name: &str| -> i64 {
+        let line = run("grep", &["-w", name, "/proc/meminfo"]);
+        line.split_whitespace().nth(1).map_or(0, |number| number.parse().unwrap())
+    };
+    (cpus, (meminfo("MemTotal:") - meminfo("HugePages_Total:") * meminfo("Hugepagesize:")) * 1024)
 }
 
 fn asking(requests: Value) -> Value {

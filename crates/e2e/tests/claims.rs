@@ -116,7 +116,11 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
         let kinds =
             ["available_bytes", "capacity_bytes", "inodes", "inodes_free", "inodes_used", "used_bytes"];
         let told = kinds.iter().all(|kind| value(&format!("kubelet_volume_stats_{kind}")) > 0.0);
-        let named = summary.contains("\"pvcRef\":{\"name\":\"data-db-0\",\"namespace\":\"default\"}");
+        let read: Value = serde_json::from_str(&summary).unwrap_or_default();
+        let pods = read["pods"].as_array().into_iter().flatten();
+        let mut volumes = pods.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
+        let claim = json!({ "name": "data-db-0", "namespace": "default" });
+        let named = volumes.any(|volume| volume["pvcRef"] == claim);
         if told && named { Ok(()) } else { Err(format!("{summary}\n{metrics}")) }
     })?;
 

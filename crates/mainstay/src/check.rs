@@ -107,6 +107,13 @@ fn check_config(args: &CheckArgs, text: &mut String) -> (bool, PodGates) {
         [flag("config", &args.config), flag("config-dir", &args.config_dir)].into_iter().flatten().collect();
     match parse_kubelet_flags(flags).and_then(|flags| load(&flags)) {
         Ok(loaded) => {
+            // Whose meaning only the exporter knows.
+            let endpoint = loaded.config.tracing.as_ref().map(|tracing| tracing.endpoint.as_deref());
+            if let Some(Err(problem)) = endpoint.map(mainstay_trace::Target::parse) {
+                line(text, &problem.to_string());
+                line(text, "1 problem(s)");
+                return (false, node::pod_gates(&loaded));
+            }
             line(text, "the configuration is valid");
             for notice in loaded.notices.iter().chain(&loaded.flag_notices) {
                 line(text, &format!("note: {notice}"));

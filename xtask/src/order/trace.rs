@@ -11,17 +11,20 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use mainstay_testkit::wait_until;
 use nix::errno::Errno;
 use nix::libc::{PTRACE_EVENT_EXEC, user_regs_struct};
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// `int3`
 const BREAKPOINT: u8 = 0xCC;
+const NEXT_PERIOD: &str = "-";
 
 /// The symbols of a binary: address in the file's own terms → its names. Where the linker has folded equal functions they
 /// have one address.
@@ -83,14 +86,35 @@ impl Place {
         Ok(path)
     }
 
-    /// What was called in each life, in the order of the lives.
-    pub(super) fn lives(&self) -> Result<Vec<Vec<u64>>> {
+    /// What was called in each life, in the order of the lives, period by period.
+    pub(super) fn lives(&self) -> Result<Vec<Vec<Vec<u64>>>> {
         let mut lives = Vec::new();
         while let Ok(text) = fs::read_to_string(self.0.join(format!("{}.calls", lives.len()))) {
-            let calls = text.lines().map(|line| u64::from_str_radix(line, 16));
-            lives.push(calls.collect::<Result<Vec<_>, _>>()?);
+            let mut periods = vec![Vec::new()];
+            for line in text.lines() {
+                match (line, periods.last_mut()) {
+                    (NEXT_PERIOD, _) | (_, None) => periods.push(Vec::new()),
+                    (line, Some(period)) => period.push(u64::from_str_radix(line, 16)?),
+                }
+            }
+            lives.push(periods);
         }
         Ok(lives)
+    }
+
+    /// From now on functions that were called before are noted again.
+    pub(super) fn next_period(&self, pid: u32) -> Result<()> {
+        let pid = Pid::from_raw(pid.try_into()?);
+        fs::write(self.wish(), "")?;
+        // Ignored by whoever does not ask for it; it only makes the watched one stop.
+        kill(pid, Signal::SIGWINCH).context("the node has ended")?;
+        wait_until(Duration::from_secs(60), "the breakpoints to be back", || {
+            if self.wish().exists() { Err("not yet".to_owned()) } else { Ok(()) }
+        })
+    }
+
+    fn wish(&self) -> PathBuf {
+        self.0.join("next-period")
     }
 }
 
@@ -109,9 +133,7 @@ pub(super) fn serve(place: &Place, binary: &Path) -> Result<()> {
             | Options::PTRACE_O_EXITKILL;
         ptrace::seize(Pid::from_raw(pid), options).with_context(|| format!("cannot watch {pid}"))?;
         fs::write(place.0.join(format!("{pid}.go")), "\n")?;
-        let calls = watch(binary, &functions)?;
-        let mut text = String::new();
-        calls.iter().try_for_each(|address| writeln!(text, "{address:x}"))?;
+        let text = watch(place, binary, &functions)?;
         // All at once: whoever finds it finds the whole.
         let (unfinished, whole) = (place.0.join("unfinished"), place.0.join(format!("{life}.calls")));
         fs::write(&unfinished, text)?;
@@ -120,10 +142,10 @@ pub(super) fn serve(place: &Place, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Until all that is watched has ended.
-fn watch(binary: &Path, functions: &Functions) -> Result<Vec<u64>> {
+/// Until all that is watched has ended: what was called, line by line.
+fn watch(place: &Place, binary: &Path, functions: &Functions) -> Result<String> {
     let mut text = Text::default();
-    let mut calls = Vec::new();
+    let mut calls = String::new();
     loop {
         let stopped = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
             Err(Errno::ECHILD) => return Ok(calls),
@@ -144,12 +166,18 @@ fn watch(binary: &Path, functions: &Functions) -> Result<Vec<u64>> {
                 Some(address) => {
                     // Threads may have come to one breakpoint at the same time, and forks have their own.
                     if text.seen.insert(address) {
-                        calls.push(address);
+                        writeln!(calls, "{address:x}")?;
                     }
                     go_on(ptrace::cont(pid, None))?;
                 }
                 None => go_on(ptrace::cont(pid, Signal::SIGTRAP))?,
             },
+            WaitStatus::Stopped(pid, Signal::SIGWINCH) if place.wish().exists() => {
+                text.put_back(pid)?;
+                writeln!(calls, "{NEXT_PERIOD}")?;
+                fs::remove_file(place.wish())?;
+                go_on(ptrace::cont(pid, None))?;
+            }
             WaitStatus::Stopped(pid, signal) => go_on(ptrace::cont(pid, signal))?,
             _ => {}
         }
@@ -194,6 +222,15 @@ impl Text {
         }
         ensure!(!text.first_bytes.is_empty(), "no function is where the symbols say");
         Ok(text)
+    }
+
+    /// Puts those back that were taken away.
+    fn put_back(&mut self, pid: Pid) -> Result<()> {
+        let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;
+        for address in self.seen.drain() {
+            memory.write_all_at(&[BREAKPOINT], self.base + address)?;
+        }
+        Ok(())
     }
 
     /// Takes the breakpoint away at which a thread has stopped, and sets the thread back to it.
