@@ -39,8 +39,9 @@ pub use assignment::{
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
-    AwaitedSource, Claim, ClaimedVolume, DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling,
-    ServiceToken, TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
+    AwaitedSource, CertificateKey, CertificateWish, Claim, ClaimedVolume, DesiredPod, DesiredState,
+    FileVerdict, IssuedCertificate, Objects, PodCertificate, PodSource, Ruling, ServiceToken,
+    TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
 };
 pub use edit_distance::edit_distance;
 pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};
