@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod api;
 mod assignment;
 mod counters;
@@ -32,6 +33,7 @@ mod storage;
 mod version;
 mod work;
 
+pub use address::in_node_order;
 pub use api::{ApiPod, ApiPods, RemoteStatus};
 pub use assignment::{
     Allocatable, Assignments, ContainerAssignment, CpuPlace, DeviceHealth, ExtendedAmount, ExtendedResources,
