@@ -182,6 +182,32 @@ fn what_never_changes_is_not_watched() -> Result<()> {
     ensure!(std::fs::read_to_string(volume.join("fixed-2"))? == "first", "they are all there");
     let more = watching(&member, "configmaps")? - before;
     ensure!(more == 1, "{more} watches for one ConfigMap that may change and three that may not");
+
+    // One that is made anew under its name is the old one as long as a pod of the node refers to it (upstream's rule as well), and then no longer.
+    member.delete(&format!("{maps}/fixed-2"), "")?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "fixed-2" }, "immutable": true,
+        "data": { "fixed-2": "other" },
+    });
+    member.plane.create(maps, &map)?;
+    let reads = |name: &str| -> Result<String> {
+        let spec = json!({
+            "terminationGracePeriodSeconds": 1,
+            "containers": [idle_with(json!([{ "name": "v", "mountPath": "/v" }]))],
+            "volumes": [{ "name": "v", "configMap": { "name": "fixed-2" } }],
+        });
+        let pod = member.bind(name, spec)?;
+        member.ready(name)?;
+        let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
+        let volume = member.node.root().join(format!("pods/{uid}/volumes/kubernetes.io~configmap/v"));
+        std::fs::read_to_string(volume.join("fixed-2")).context("no such file")
+    };
+    ensure!(reads("beside")? == "first" && std::fs::read_to_string(volume.join("fixed-2"))? == "first");
+    for name in ["reader", "beside"] {
+        member.delete(&format!("{PODS}/{name}"), "gracePeriodSeconds=1")?;
+        member.gone(&format!("{PODS}/{name}"))?;
+    }
+    ensure!(reads("after")? == "other", "it is looked up anew");
     Ok(())
 }
 
