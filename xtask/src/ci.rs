@@ -57,10 +57,11 @@ pub(crate) fn run() -> Result<()> {
         cargo_test(&selection, &["--test-threads=2"], &mut tally)
     });
     let example = step("make run", try_run::both);
+    let cluster = step("make cluster", try_run::cluster);
     let machine = step("end-to-end tests in the test machine", || vm::run(&vm::Wish::for_ci(), &mut tally));
     println!("\nall steps took {:.0} s", start.elapsed().as_secs_f32());
     println!("{} passed, {} failed", tally.passed, tally.failed);
-    near.and(documented).and(far).and(example).and(machine)?;
+    near.and(documented).and(far).and(example).and(cluster).and(machine)?;
     if tally.ignored > 0 {
         bail!("{} tests are ignored: a test runs, or it goes", tally.ignored);
     }

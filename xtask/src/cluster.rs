@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::own_files;
 use crate::run::{Interrupts, LIVED_A_WHILE, MANIFESTS, claim, print_commands, private_containerd, relative};
+use crate::try_run::CLUSTER_UP;
 
 const NODE_NAME: &str = "local";
 const READY_DEADLINE: Duration = Duration::from_secs(90);
@@ -99,7 +100,7 @@ fn show(plane: &ControlPlane, node: &Node) -> Result<()> {
     );
     println!("docker.io/local/busybox:1 is an image that is there without a registry");
     println!("the node's log: {}", relative(&node.log_path()));
-    println!("\nCtrl-C ends the cluster and removes all of it");
+    println!("\n{CLUSTER_UP}");
     Ok(())
 }
 

@@ -28,7 +28,8 @@ cargo xtask COMMAND
   tools PEER...   build real peers for tests into .build/tools: containerd crictl etcd kube-apiserver kubelet kubernetes metrics-server otel-collector probe-target runc streamclient
   run [--once]    a node with the example pods on a private containerd, until Ctrl-C
                   (--once: only until every pod has run)
-  cluster         etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C
+  cluster [--try] etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C
+                  (--try: only until the example Deployment has run and Ctrl-C has ended it)
   vm [--all] [--driver systemd|cgroupfs] [FILE...] [-- TEST...]
                   the end-to-end tests in a small Debian machine with systemd and cgroup v2, in software
   fuzz [TARGET] [--seconds N]
@@ -56,6 +57,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         ["layers"] => layers::run(),
         ["tools", peers @ ..] => tools::run(peers),
         ["cluster"] => cluster::run(),
+        ["cluster", "--try"] => try_run::cluster(),
         ["run"] => run::run(run::Until::Interrupted),
         ["run", "--once"] => run::run(run::Until::AllHaveRun),
         ["vm", words @ ..] => vm::run(&vm::Wish::parse(words)?, &mut ci::Tally::default()),

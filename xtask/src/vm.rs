@@ -36,7 +36,7 @@ const LEFT_OUT: [(&str, &str); 4] = [
     ),
 ];
 /// Nor these, which are another tier: a control plane beside the node costs an emulated CPU minutes for each of them.
-const WITH_A_CONTROL_PLANE: [&str; 16] = [
+const WITH_A_CONTROL_PLANE: [&str; 17] = [
     "away",
     "bad_weather",
     "claims",
@@ -49,6 +49,7 @@ const WITH_A_CONTROL_PLANE: [&str; 16] = [
     "misfits",
     "outage",
     "private_images",
+    "renewals",
     "storms",
     "three_nodes",
     "trust_bundles",

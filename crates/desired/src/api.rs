@@ -131,6 +131,9 @@ impl ApiSource {
         let objects = ApiObjects::new(Arc::clone(&news), kept, objects, events.clone());
         // Before anybody listens: what no pod needs is forgotten.
         objects.need(&book.pods);
+        if let Some(node) = &book.node {
+            objects.node_is(node);
+        }
         let (listening, of_objects, shutdown) = (objects.clone(), client.clone(), tasks.shutdown());
         tasks.spawn_critical("api objects", async move {
             shutdown.run_until_signalled(Box::pin(listening.run(of_objects))).await;
@@ -290,6 +293,7 @@ impl Listener {
             }
             node.metadata.resource_version = version;
         }
+        self.source.objects.node_is(&node);
         self.files.node.put(NODE_KEY, node.clone());
         book.node = Some(Arc::new(node));
         drop(book);

@@ -306,6 +306,7 @@ impl Book {
             objects.services.extend(self.api.objects.services.clone());
             objects.runtime_classes.extend(self.api.objects.runtime_classes.clone());
             objects.trust_bundles.extend(self.api.objects.trust_bundles.clone());
+            objects.certificates.extend(self.api.objects.certificates.clone());
             objects.claims.extend(self.api.objects.claims.clone());
             for (uid, pod) in &self.api.pods {
                 let terminate = self.wishes.get(uid).cloned();
@@ -347,6 +348,7 @@ impl Book {
             && same(&objects.tokens, &old.objects.tokens)
             && objects.runtime_classes == old.objects.runtime_classes
             && same(&objects.trust_bundles, &old.objects.trust_bundles)
+            && same(&objects.certificates, &old.objects.certificates)
             && same(&objects.claims, &old.objects.claims)
             && same(&objects.services, &old.objects.services);
         let same_verdicts = verdicts == *old.verdicts;

@@ -8,7 +8,10 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use mainstay_checkpoint::{Deferred, Durability, SealKey, Sealed, Store, WriteError};
-use mainstay_types::{Claim, FullName, Objects, PodUid, ServiceToken, TokenKey, TrustBundles, TrustQuery};
+use mainstay_types::{
+    CertificateKey, Claim, FullName, IssuedCertificate, Objects, PodCertificate, PodUid, ServiceToken,
+    TokenKey, TrustBundles, TrustQuery,
+};
 use serde::{Deserialize, Serialize};
 
 /// One file.
@@ -28,6 +31,7 @@ enum Kept {
     /// What was found for a question after ClusterTrustBundles.
     TrustBundles(TrustQuery, TrustBundles),
     Claim(FullName, Box<Claim>),
+    Certificate(CertificateKey, IssuedCertificate),
     /// All of a namespace.
     Services(Vec<(FullName, Service)>),
 }
@@ -76,7 +80,11 @@ impl KeptObjects {
                 Some(Kept::Services(services)) => {
                     objects.services.extend(services.into_iter().map(|(name, it)| (name, Arc::new(it))));
                 }
-                Some(Kept::Token { .. }) => files.remove(&place),
+                Some(Kept::Certificate(key, issued)) if issued.expires > now => {
+                    let known = PodCertificate { issued: Some(issued), problem: String::new() };
+                    objects.certificates.insert(key, Arc::new(known));
+                }
+                Some(Kept::Token { .. } | Kept::Certificate(..)) => files.remove(&place),
                 None => {
                     lost += 1;
                     files.remove(&place);
@@ -160,6 +168,15 @@ impl KeptObjects {
         }
     }
 
+    pub(crate) fn certificate(&self, key: &CertificateKey, issued: Option<&IssuedCertificate>) {
+        let name = FullName::new(key.pod.as_str(), &key.volume);
+        let place = place("certificate", &name, &key.source.to_string());
+        match issued {
+            Some(issued) => self.put(&place, &Kept::Certificate(key.clone(), issued.clone())),
+            None => self.files.remove(&place),
+        }
+    }
+
     /// The services of one namespace.
     pub(crate) fn services(&self, namespace: &str, all: &BTreeMap<FullName, Arc<Service>>) {
         let own = all.iter().filter(|(name, _)| &*name.namespace == namespace);
@@ -220,6 +237,18 @@ mod tests {
             |second| ServiceToken { token: "t".into(), expires: Timestamp::from_second(second).unwrap() };
         kept.token(&token("u1"), Some(&good(2000)));
         kept.token(&token("u2"), Some(&good(1001)));
+        let certificate =
+            |volume: &str| CertificateKey { pod: "u1".into(), volume: volume.into(), source: 0 };
+        let issued = |second| IssuedCertificate {
+            key: "hidden".into(),
+            chain: "c".into(),
+            refresh_at: now,
+            expires: Timestamp::from_second(second).unwrap(),
+        };
+        kept.certificate(&certificate("good"), Some(&issued(2000)));
+        kept.certificate(&certificate("over"), Some(&issued(1001)));
+        kept.certificate(&certificate("gone"), Some(&issued(2000)));
+        kept.certificate(&certificate("gone"), None);
         let services = BTreeMap::from([
             (name.clone(), Arc::new(Service::default())),
             (FullName::new("other", "a"), Arc::new(Service::default())),
@@ -235,6 +264,8 @@ mod tests {
         assert_eq!(objects.secrets.get(&name).map(|it| &**it), Some(&secret));
         assert_eq!(objects.config_maps.keys().collect::<Vec<_>>(), [&name]);
         assert_eq!(objects.tokens.keys().collect::<Vec<_>>(), [&token("u1")], "one has expired");
+        assert_eq!(objects.certificates.keys().collect::<Vec<_>>(), [&certificate("good")]);
+        assert_eq!(objects.certificates[&certificate("good")].issued, Some(issued(2000)));
         assert_eq!(objects.services.keys().collect::<Vec<_>>(), [&name]);
 
         // After a reboot.

@@ -1,10 +1,12 @@
 //! The objects that API pods need: ConfigMaps, Secrets and trust bundles, each listened to while some pod refers to it, and
-//! tokens of service accounts, renewed before they expire.
+//! tokens of service accounts and certificates, renewed before they expire.
 //!
 //! One task for all. A pod that is new is held back by its source until each of its objects has been looked up once, so that
 //! none fails for want of something that was only on its way.
 
+mod certificates;
 mod claims;
+mod pod_key;
 mod trust;
 pub(crate) mod unreadable;
 
@@ -16,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use self::certificates::{CertificateAsk, Desk};
 use crate::kept_objects::KeptObjects;
 use futures_util::{
     StreamExt as _,
@@ -72,6 +75,7 @@ pub(crate) struct ApiObjects {
     /// Where they are kept for a start without the API server.
     kept: Option<KeptObjects>,
     events: EventSink,
+    certificates: Arc<Desk>,
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +115,8 @@ impl ApiObjects {
         events: EventSink,
     ) -> Self {
         let known = Known { objects, ..Known::default() };
-        Self { known: Arc::new(Mutex::new(known)), needs: Arc::new(Notify::new()), news, kept, events }
+        let (known, needs) = (Arc::new(Mutex::new(known)), Arc::new(Notify::new()));
+        Self { known, needs, news, kept, events, certificates: Arc::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -252,6 +257,7 @@ impl ApiObjects {
             mut trust_bundles,
             mut claims,
             mut tokens,
+            mut certificates,
         } = Needed::default();
         for (uid, wanted) in &known.wanted {
             config_maps.extend(wanted.references.config_maps.iter().cloned());
@@ -267,6 +273,15 @@ impl ApiObjects {
                 tokens.insert(key.clone(), (wanted.full_name.clone(), wanted.account.clone()));
             }
         }
+        for (uid, wanted) in &known.wanted {
+            certificates.extend(wanted.references.certificates.iter().map(|(key, wish)| CertificateAsk {
+                key: key.clone(),
+                wish: wish.clone(),
+                pod: (wanted.full_name.clone(), uid.clone()),
+                account: wanted.account.clone(),
+            }));
+        }
+        let certified: BTreeSet<_> = certificates.iter().map(|ask| &ask.key).collect();
         // What nobody needs is not kept, secrets least of all.
         if let Some(kept) = &self.kept {
             let objects = &known.objects;
@@ -282,6 +297,8 @@ impl ApiObjects {
             idle.for_each(|name| kept.claim(name, None));
             let idle = objects.tokens.keys().filter(|key| !tokens.contains_key(key));
             idle.for_each(|key| kept.token(key, None));
+            let idle = objects.certificates.keys().filter(|key| !certified.contains(key));
+            idle.for_each(|key| kept.certificate(key, None));
         }
         known.objects.config_maps.retain(|name, _| config_maps.contains(name));
         known.objects.secrets.retain(|name, _| secrets.contains(name));
@@ -292,12 +309,13 @@ impl ApiObjects {
         known.objects.claims.retain(|name, _| claims.contains_key(name));
         known.claims.retain(|name| claims.contains_key(name));
         known.objects.tokens.retain(|key, _| tokens.contains_key(key));
+        known.objects.certificates.retain(|key, _| certified.contains(key));
         known.config_maps.retain(|name| config_maps.contains(name));
         known.secrets.retain(|name| secrets.contains(name));
         known.unreadable.retain(|(_, name), _| {
             [&config_maps, &secrets, &runtime_classes].iter().any(|all| all.contains(name))
         });
-        Needed { config_maps, secrets, runtime_classes, trust_bundles, claims, tokens }
+        Needed { config_maps, secrets, runtime_classes, trust_bundles, claims, tokens, certificates }
     }
 
     /// Services of all namespaces: any of them may be some pod's neighbour.
@@ -447,6 +465,7 @@ impl Known {
             && references.trust_bundles.is_subset(&self.trust_bundles)
             && references.claims.keys().all(|name| self.claims.contains(name))
             && references.tokens.iter().all(|key| self.objects.tokens.contains_key(key))
+            && references.certificates.keys().all(|key| self.objects.certificates.contains_key(key))
     }
 }
 
@@ -462,6 +481,7 @@ struct Needed {
     claims: BTreeMap<FullName, BTreeMap<PodUid, bool>>,
     /// With the pod that each is bound to, and its account.
     tokens: BTreeMap<TokenKey, (FullName, String)>,
+    certificates: BTreeSet<CertificateAsk>,
 }
 
 fn named(classes: &BTreeSet<FullName>, name: &str) -> bool {
@@ -505,6 +525,9 @@ struct Listeners {
     trust_bundles: BTreeMap<TrustQuery, AbortHandle>,
     /// A claim is looked up anew whenever other pods ask for it.
     claims: BTreeMap<(FullName, BTreeMap<PodUid, bool>), AbortHandle>,
+    certificates: BTreeMap<CertificateAsk, AbortHandle>,
+    /// What becomes of requests for certificates, while somebody has one.
+    certificate_requests: BTreeMap<(), AbortHandle>,
 }
 
 impl Listeners {
@@ -538,6 +561,13 @@ impl Listeners {
         let claims = needed.claims.iter().map(|(name, askers)| (name.clone(), askers.clone())).collect();
         keep(&mut self.claims, &claims, running, |(name, askers)| {
             Box::pin(objects.clone().look_up_claim(client.clone(), name, askers))
+        });
+        keep(&mut self.certificates, &needed.certificates, running, |ask| {
+            Box::pin(objects.clone().keep_certificate(client.clone(), ask))
+        });
+        let somebody = needed.certificates.first().map(|_| ()).into_iter().collect();
+        keep(&mut self.certificate_requests, &somebody, running, |()| {
+            Box::pin(objects.clone().listen_to_certificate_requests(client.clone()))
         });
     }
 }

@@ -103,34 +103,50 @@ fn an_address_that_the_node_gets_late_is_shown_and_pods_that_waited_for_it_start
     world.wait("asks", "to wait", |pod| pod.waits("c") == "CreateContainerConfigError").unwrap();
 
     let pid = world.node.pid().unwrap().to_string();
-    for command in [
+    let enter = |commands: &[&str]| {
+        for command in commands {
+            let words = command.split(' ');
+            let status =
+                Command::new("nsenter").args(["--target", &pid, "--net"]).args(words).status().unwrap();
+            assert!(status.success(), "{command}");
+        }
+    };
+    enter(&[
         "ip link add late0 type veth peer name late1",
         "ip address add 198.51.100.7/24 dev late0",
         "ip link set late0 up",
         "ip link set late1 up",
         "ip route add default dev late0",
-    ] {
-        let words = command.split(' ');
-        let status = Command::new("nsenter").args(["--target", &pid, "--net"]).args(words).status().unwrap();
-        assert!(status.success(), "{command}");
-    }
+    ]);
     let seen = world
         .wait_long(PATIENCE, "asks", "its address", |pod| {
             pod.runs("c") && pod.text("/status/hostIP") == "198.51.100.7"
         })
         .unwrap();
     assert_eq!(world.exec(&seen, "c", "echo $HOST").unwrap().trim(), "198.51.100.7");
-    let shown = |pod: &PodSeen| pod.text("/status/hostIP") == "198.51.100.7";
-    let after = world.wait_long(PATIENCE, "plain", "its address", shown).unwrap();
-    assert_eq!((after.id("c"), after.restarts("c")), (plain.id("c"), 0), "nobody was restarted for it");
-    let internal = json!({ "type": "InternalIP", "address": "198.51.100.7" });
-    wait_until(PATIENCE, "the node's address", || {
-        let text = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
-        let object: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        let addresses = object["status"]["addresses"].as_array().cloned().unwrap_or_default();
-        if addresses.contains(&internal) { Ok(()) } else { Err(format!("{addresses:?}")) }
-    })
-    .unwrap();
+    let told = |ip: &str| {
+        let shown = |pod: &PodSeen| pod.text("/status/hostIP") == ip;
+        let after = world.wait_long(PATIENCE, "plain", "its address", shown).unwrap();
+        assert_eq!((after.id("c"), after.restarts("c")), (plain.id("c"), 0), "nobody was restarted for it");
+        wait_until(PATIENCE, "the node's address, and no other", || {
+            let text = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
+            let object: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let addresses = object["status"]["addresses"].as_array().cloned().unwrap_or_default();
+            let internal = addresses.iter().filter(|it| it["type"] == "InternalIP");
+            let internal: Vec<_> = internal.map(|it| it["address"].clone()).collect();
+            if internal == [ip] { Ok(()) } else { Err(format!("{addresses:?}")) }
+        })
+        .unwrap();
+    };
+    told("198.51.100.7");
+
+    // A network of IPv6 alone.
+    enter(&[
+        "ip -6 address add 2001:db8:1::7/64 dev late0 nodad",
+        "ip -6 route add default dev late0",
+        "ip address del 198.51.100.7/24 dev late0",
+    ]);
+    told("2001:db8:1::7");
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! What a node asks of its API server, and how it takes what it is told: as little as upstream's kubelet, and no less.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, ensure};
 use mainstay_e2e::{
     idle, idle_with,
     member::{Member, NODE, PODS},
     seen::PATIENCE,
+    with,
 };
 use mainstay_testkit::wait_until;
 use serde_json::json;
@@ -72,6 +75,68 @@ fn a_pods_life_costs_few_requests() -> Result<()> {
     let down = patches()? - before;
     ensure!((many..=3 * many).contains(&down), "{down} patches for {many} pods to end");
     println!("{many} pods: {up} patches to become Ready, {down} to end");
+    events_are_counted_combined_and_limited(&member)
+}
+
+/// The events of a pod, as the API server has them: how many objects of a reason there are, and how often it happened by them.
+fn told(member: &Member, pod: &str, reason: &str, text: &str) -> Result<(usize, u64), String> {
+    let path = format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod}");
+    let list = member.get(&path)?;
+    let all = list["items"].as_array().cloned().unwrap_or_default();
+    let of_reason = all.iter().filter(|event| reason.is_empty() || event["reason"] == reason);
+    let counts: Vec<u64> = of_reason
+        .filter(|event| event["message"].as_str().unwrap_or_default().contains(text))
+        .map(|event| event["count"].as_u64().unwrap_or_default())
+        .collect();
+    Ok((counts.len(), counts.iter().sum()))
+}
+
+/// How often something happened to a pod, as the node itself has it.
+fn happened(member: &Member, pod: &str) -> Result<u64, String> {
+    let path = format!("/mainstay/v1/events?pod=default/{pod}");
+    let text = member.node.get(&path).map_err(|error| format!("{error:#}"))?;
+    let list: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let counts = list["items"].as_array().into_iter().flatten().map(|event| event["count"].as_u64());
+    Ok(counts.map(Option::unwrap_or_default).sum())
+}
+
+/// Two pods whose probes fail each second, one always in the same words and one never: the API server hears of each 25 times (the
+/// limit of one object) and of nine wordings.
+fn events_are_counted_combined_and_limited(member: &Member) -> Result<()> {
+    const LIMIT: u64 = 25;
+    const COMBINED: &str = "(combined from similar events): ";
+    let (before, begun) = (counted(member, "POST", "events", "")?, Instant::now());
+    for (name, script) in [("repeater", "echo no; exit 1"), ("babbler", "cat /proc/uptime; exit 1")] {
+        let probe = json!({ "exec": { "command": ["/bin/sh", "-c", script] }, "periodSeconds": 1 });
+        let container = with(idle("c"), json!({ "readinessProbe": probe }));
+        member.bind(name, json!({ "terminationGracePeriodSeconds": 1, "containers": [container] }))?;
+    }
+    for name in ["repeater", "babbler"] {
+        wait_until(3 * PATIENCE, &format!("{name} to have more to say than is heard"), || {
+            match happened(member, name)? {
+                many if many > LIMIT + 1 => Ok(()),
+                few => Err(format!("{few} events")),
+            }
+        })?;
+        wait_until(3 * PATIENCE, &format!("all of {name} that is to be heard"), || {
+            // And one more each five minutes.
+            let limit = LIMIT..=LIMIT + begun.elapsed().as_secs() / 300;
+            match told(member, name, "", "")? {
+                (_, heard) if limit.contains(&heard) => Ok(()),
+                other => Err(format!("{other:?}, and not {limit:?}")),
+            }
+        })?;
+    }
+    let seen = |pod, text| told(member, pod, "Unhealthy", text).map_err(anyhow::Error::msg);
+    let (objects, times) = seen("repeater", "")?;
+    ensure!(objects == 1 && times > 15, "one event that is counted: {objects}, {times}");
+    let (objects, times) = seen("babbler", "")?;
+    ensure!(objects == 10 && times > 15, "nine wordings and one for the others: {objects}, {times}");
+    let (combined, of_them) = seen("babbler", COMBINED)?;
+    ensure!((combined, of_them) == (1, times - 9), "{combined} combined events with {of_them} of {times}");
+    let made = counted(member, "POST", "events", "")? - before;
+    // Pulled, Created and Started of each are made as well, and the last words of the pods before them.
+    ensure!((17..=26).contains(&made), "{made} events were made");
     Ok(())
 }
 
@@ -117,6 +182,32 @@ fn what_never_changes_is_not_watched() -> Result<()> {
     ensure!(std::fs::read_to_string(volume.join("fixed-2"))? == "first", "they are all there");
     let more = watching(&member, "configmaps")? - before;
     ensure!(more == 1, "{more} watches for one ConfigMap that may change and three that may not");
+
+    // One that is made anew under its name is the old one as long as a pod of the node refers to it (upstream's rule as well), and then no longer.
+    member.delete(&format!("{maps}/fixed-2"), "")?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "fixed-2" }, "immutable": true,
+        "data": { "fixed-2": "other" },
+    });
+    member.plane.create(maps, &map)?;
+    let reads = |name: &str| -> Result<String> {
+        let spec = json!({
+            "terminationGracePeriodSeconds": 1,
+            "containers": [idle_with(json!([{ "name": "v", "mountPath": "/v" }]))],
+            "volumes": [{ "name": "v", "configMap": { "name": "fixed-2" } }],
+        });
+        let pod = member.bind(name, spec)?;
+        member.ready(name)?;
+        let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
+        let volume = member.node.root().join(format!("pods/{uid}/volumes/kubernetes.io~configmap/v"));
+        std::fs::read_to_string(volume.join("fixed-2")).context("no such file")
+    };
+    ensure!(reads("beside")? == "first" && std::fs::read_to_string(volume.join("fixed-2"))? == "first");
+    for name in ["reader", "beside"] {
+        member.delete(&format!("{PODS}/{name}"), "gracePeriodSeconds=1")?;
+        member.gone(&format!("{PODS}/{name}"))?;
+    }
+    ensure!(reads("after")? == "other", "it is looked up anew");
     Ok(())
 }
 

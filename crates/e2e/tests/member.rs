@@ -2,14 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::fs;
+use std::{fs, net::IpAddr};
 
 use mainstay_e2e::{
     config_map, idle, pod, secret,
     seen::{PATIENCE, running},
     sh, with,
 };
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, Node, wait_until};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, wait_until};
 use serde_json::{Value, json};
 
 /// An object as the API server has it.
@@ -37,7 +37,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
 
 #[test]
 fn the_node_registers_and_gives_signs_of_life() {
-    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let containerd = Containerd::builder(Flavor::Debian16).dual_stack().start().unwrap();
     let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
     let kubeconfig = cluster.node_kubeconfig("node").unwrap();
     let mut node = Node::builder()
@@ -45,7 +45,7 @@ fn the_node_registers_and_gives_signs_of_life() {
         .config("nodeLeaseDurationSeconds: 4")
         .config("registerWithTaints: [{key: fresh, value: \"yes\", effect: NoSchedule}]")
         .args([format!("--kubeconfig={}", kubeconfig.display())])
-        .args(["--node-labels=example.com/rack=r1", "--node-ip=127.0.0.2"])
+        .args(["--node-labels=example.com/rack=r1", "--node-ip=::1,127.0.0.2"])
         .start()
         .unwrap();
     let path = "/api/v1/nodes/node";
@@ -54,8 +54,8 @@ fn the_node_registers_and_gives_signs_of_life() {
     assert_eq!(made["metadata"]["labels"]["example.com/rack"], "r1");
     // The API server adds that it is not ready yet.
     assert_eq!(made["spec"]["taints"][0], json!({ "key": "fresh", "value": "yes", "effect": "NoSchedule" }));
-    let address = json!({ "type": "InternalIP", "address": "127.0.0.2" });
-    assert_eq!(made["status"]["addresses"], json!([address, { "type": "Hostname", "address": "node" }]));
+    let [six, four] = ["::1", "127.0.0.2"].map(|ip| json!({ "type": "InternalIP", "address": ip }));
+    assert_eq!(made["status"]["addresses"], json!([six, four, { "type": "Hostname", "address": "node" }]));
     assert_eq!(made["status"]["nodeInfo"]["operatingSystem"], "linux");
     assert!(made["status"]["capacity"]["cpu"].is_string(), "{made}");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node";
@@ -91,6 +91,35 @@ fn the_node_registers_and_gives_signs_of_life() {
     );
     assert_eq!(again["metadata"]["annotations"]["team"], "blue");
     assert_eq!(again["spec"].get("taints"), None, "taints are given once");
+    assert_eq!(again["status"]["addresses"], made["status"]["addresses"]);
+    pods_have_the_nodes_kind_of_address_first(&cluster);
+}
+
+/// On a node with IPv6 first, in their statuses and variables, and for those who probe them; the runtime names IPv4 first.
+fn pods_have_the_nodes_kind_of_address_first(cluster: &ControlPlane) {
+    let field =
+        |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let over = json!({
+        "env": [field("PODS", "status.podIPs"), field("HOSTS", "status.hostIPs")],
+        "readinessProbe": { "httpGet": { "port": 8080 }, "periodSeconds": 1 },
+    });
+    let script = "echo -n $PODS $HOSTS > /tmp/index.html; exec httpd -f -p 8080 -h /tmp";
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(sh("c", script), over)] });
+    cluster.create(PODS, &bound("dual", spec)).unwrap();
+    let path = format!("{PODS}/dual");
+    let dual = until(cluster, &path, "the pod to be Ready", |pod| condition(pod, "Ready") == "True");
+    let status = &dual["status"];
+    let ips: Vec<IpAddr> = ["0", "1"]
+        .map(|at| status.pointer(&format!("/podIPs/{at}/ip")).unwrap().as_str().unwrap().parse().unwrap())
+        .into();
+    assert!(ips[0].is_ipv6() && ips[1].is_ipv4(), "{status}");
+    assert_eq!(status["podIP"], ips[0].to_string());
+    assert_eq!(status["hostIPs"], json!([{ "ip": "::1" }, { "ip": "127.0.0.2" }]));
+    assert_eq!(status["hostIP"], "::1");
+    for ip in &ips {
+        let answer = Http::Tcp((*ip, 8080).into()).get("/").unwrap();
+        assert_eq!(answer.text(), format!("{},{} ::1,127.0.0.2", ips[0], ips[1]), "by {ip}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use mainstay_e2e::{
     idle,
     member::{Member, NODE, PODS, condition, container_id},
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 fn with_own_pod(containerd: &Containerd, kubeconfig: &std::path::Path) -> Result<Node> {
     let mut node = Node::builder()
         .containerd(containerd)
+        .config("nodeLeaseDurationSeconds: 4")
         .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
         .prepare()?;
     node.write_manifest("own.json", &pod("own", json!({ "containers": [idle("c")] })).to_string())?;
@@ -84,24 +86,74 @@ fn an_expired_certificate_is_named_and_a_new_one_is_taken_up() -> Result<()> {
     let kubeconfig = plane.node_kubeconfig("node")?;
     let dir = kubeconfig.parent().context("no directory")?;
     let (certificate, key) = (dir.join("client.crt"), dir.join("client.key"));
-    let write = |expired: bool| -> Result<()> {
-        let wish = CertificateWish::client("system:node:node", &["system:nodes"]);
-        let issued = plane.authority().issue(&CertificateWish { expired, ..wish })?;
+    let write = |wish: CertificateWish<'_>| -> Result<()> {
+        let issued = plane.authority().issue(&wish)?;
         fs::write(&certificate, issued.certificate)?;
         fs::write(&key, issued.key)?;
         Ok(())
     };
-    write(true)?;
+    let wish = || CertificateWish::client("system:node:node", &["system:nodes"]);
+    write(CertificateWish { expired: true, ..wish() })?;
     let node = with_own_pod(&containerd, &kubeconfig)?;
     says(&node, &["expired", &certificate.display().to_string()])?;
     own_pod_runs(&node)?;
     ensure!(plane.send("GET", NODE, None)?.status == 404, "nobody may be registered by it");
     // It is replaced where it lies, and nobody is restarted.
     let pid = node.pid();
-    write(false)?;
+    write(wish())?;
     registered(&plane)?;
+    let before = node.log().len();
+    let since = |start: usize| node.log().get(start..).unwrap_or_default().to_owned();
+
+    // One that is good for a moment, and is replaced in time by another: nobody notices.
+    let briefly = || -> Result<i64> {
+        let now = Timestamp::now().as_second();
+        let life = u64::try_from(now - 60)?..u64::try_from(now + 20)?;
+        let read = since(before).matches(READ_AGAIN).count();
+        write(CertificateWish { life: Some(life), ..wish() })?;
+        wait_until(PATIENCE, "the new certificate to be read", || {
+            let log = since(before);
+            if log.matches(READ_AGAIN).count() > read { Ok(()) } else { Err(log) }
+        })?;
+        Ok(now + 20)
+    };
+    let first = briefly()?;
+    let second = briefly()?;
+    alive_after(&plane, first)?;
+    let log = since(before);
+    ensure!(!log.contains("expired"), "{log}");
+    // The second is not replaced in time: that is said, with what to do, and what runs goes on.
+    wait_until(PATIENCE, "the log to say that it has expired", || {
+        let log = since(before);
+        let expired = format!("({}) expired at", certificate.display());
+        if log.contains(&expired) && log.contains("give a new one") { Ok(()) } else { Err(log) }
+    })?;
+    ensure!(last_sign(&plane).map_err(anyhow::Error::msg)? <= second + 1, "nobody was let in with it");
+    own_pod_runs(&node)?;
+    write(wish())?;
+    alive_after(&plane, second + 1)?;
     ensure!(node.pid() == pid);
     Ok(())
+}
+
+/// In the log when the files of the kubeconfig have been read again.
+const READ_AGAIN: &str = "the kubeconfig or a file that it names changed; it was read again";
+
+/// When the node last renewed its lease.
+fn last_sign(plane: &ControlPlane) -> Result<i64, String> {
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node";
+    let answer = plane.send("GET", path, None).map_err(|error| format!("{error:#}"))?;
+    let lease: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+    let time = lease["spec"]["renewTime"].as_str().ok_or_else(|| answer.text())?;
+    time.parse().map(Timestamp::as_second).map_err(|error: jiff::Error| error.to_string())
+}
+
+/// Waits for a sign of life behind a second.
+fn alive_after(plane: &ControlPlane, second: i64) -> Result<()> {
+    wait_until(3 * PATIENCE, "a sign of life", || match last_sign(plane)? {
+        renewed if renewed > second => Ok(()),
+        renewed => Err(format!("{renewed}, and not after {second}")),
+    })
 }
 
 /// A pod that cannot run here: what is said of it, in its status and in an event.

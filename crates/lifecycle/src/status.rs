@@ -9,7 +9,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use mainstay_types::{
-    ObservedPod, PodAssignment, PodExt, PodOutcome, PodProbes, PodSource, PodStage, TerminalPhase, to_seconds,
+    ObservedPod, PodAssignment, PodExt, PodOutcome, PodProbes, PodSource, PodStage, TerminalPhase,
+    in_node_order, to_seconds,
 };
 
 use crate::views::{self, Phase};
@@ -154,12 +155,12 @@ fn phase_name(phase: Phase) -> &'static str {
 fn pod_ips(input: &StatusInput<'_>) -> Vec<String> {
     if input.pod.host_network() {
         return match input.observed.and_then(|observed| observed.sandboxes.first()) {
-            Some(_) => one_per_family(input.host_ips),
+            Some(_) => in_node_order(input.host_ips, input.host_ips),
             None => previous_ips(input),
         };
     }
     match input.observed.and_then(ObservedPod::ready_sandbox).filter(|sandbox| !sandbox.ips.is_empty()) {
-        Some(sandbox) => one_per_family(&sandbox.ips),
+        Some(sandbox) => in_node_order(&sandbox.ips, input.host_ips),
         None => previous_ips(input),
     }
 }
@@ -170,14 +171,4 @@ fn previous_ips(input: &StatusInput<'_>) -> Vec<String> {
         .and_then(|previous| previous.pod_ips.as_ref())
         .map(|ips| ips.iter().map(|ip| ip.ip.clone()).collect())
         .unwrap_or_default()
-}
-
-fn one_per_family(ips: &[String]) -> Vec<String> {
-    let mut kept: Vec<String> = Vec::new();
-    for ip in ips {
-        if !kept.iter().any(|other| other.contains(':') == ip.contains(':')) {
-            kept.push(ip.clone());
-        }
-    }
-    kept
 }

@@ -30,7 +30,7 @@ use mainstay_probe::Answer;
 use mainstay_task::TaskGroup;
 use mainstay_types::{
     ContainerKind, Event, EventKind, EventSink, EventTarget, ObservedPod, ObservedState, Outcomes, PodExt,
-    PodOutcome, PodProbes, PodUid, ProbeMetrics, ProbeResults, Verdict,
+    PodOutcome, PodProbes, PodUid, ProbeMetrics, ProbeResults, Verdict, in_node_order,
 };
 use tokio::sync::watch;
 use tracing::debug;
@@ -267,7 +267,7 @@ impl Actor {
                 let restored = |id: &_| {
                     self.restored.get(uid).and_then(|record| record.state(id, rules.kind)).unwrap_or_default()
                 };
-                prober.see((container, probe), instance, ip, self.begun_at, restored);
+                prober.see((container, probe), instance, ip.as_deref(), self.begun_at, restored);
                 probers.push(prober);
             }
         }
@@ -423,15 +423,12 @@ fn is_probed(kind: ContainerKind) -> bool {
 }
 
 /// Where a pod is asked.
-fn pod_ip<'a>(
-    outcome: &PodOutcome,
-    seen: Option<&'a ObservedPod>,
-    host_ips: &'a [String],
-) -> Option<&'a str> {
+fn pod_ip(outcome: &PodOutcome, seen: Option<&ObservedPod>, host_ips: &[String]) -> Option<String> {
     if outcome.desired.pod.host_network() {
-        return Some(host_ips.first().map_or("127.0.0.1", String::as_str));
+        return Some(host_ips.first().map_or_else(|| "127.0.0.1".to_owned(), String::clone));
     }
-    seen.and_then(|seen| seen.sandboxes.first()).and_then(|sandbox| sandbox.ips.first()).map(String::as_str)
+    let sandbox = seen.and_then(|seen| seen.sandboxes.first())?;
+    in_node_order(&sandbox.ips, host_ips).into_iter().next()
 }
 
 /// The next multiple of [`GRID`] after the start.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, Container, Pod, Volume};
-use mainstay_types::{FullName, PodExt as _, TokenKey, TrustQuery};
+use k8s_openapi::api::core::v1::{
+    ClusterTrustBundleProjection, Container, Pod, PodCertificateProjection, Volume,
+};
+use mainstay_types::{CertificateKey, CertificateWish, FullName, PodExt as _, TokenKey, TrustQuery};
 
 /// How long a token is good for unless its volume says otherwise.
 const TOKEN_SECONDS: i64 = 3600;
@@ -21,6 +23,8 @@ pub struct References {
     pub claims: BTreeMap<FullName, bool>,
     /// ClusterTrustBundles.
     pub trust_bundles: BTreeSet<TrustQuery>,
+    /// Certificates that are issued to it.
+    pub certificates: BTreeMap<CertificateKey, CertificateWish>,
     /// Its RuntimeClass.
     pub runtime_class: Option<String>,
 }
@@ -38,7 +42,8 @@ pub fn references(pod: &Pod) -> References {
         found.config_maps.extend(volume.config_map.as_ref().map(|source| named(&source.name)));
         found.secrets.extend(volume.secret.iter().filter_map(|it| it.secret_name.as_deref()).map(named));
         found.claims.extend(claim_name(pod, volume).map(|name| (name, volume.ephemeral.is_some())));
-        for source in volume.projected.iter().flat_map(|it| it.sources.iter().flatten()) {
+        for (place, source) in volume.projected.iter().flat_map(|it| it.sources.iter().flatten()).enumerate()
+        {
             found.config_maps.extend(source.config_map.as_ref().map(|source| named(&source.name)));
             found.secrets.extend(source.secret.as_ref().map(|source| named(&source.name)));
             let token = source.service_account_token.as_ref();
@@ -46,6 +51,10 @@ pub fn references(pod: &Pod) -> References {
                 .tokens
                 .extend(token.map(|it| token_key(pod, it.audience.as_deref(), it.expiration_seconds)));
             found.trust_bundles.extend(source.cluster_trust_bundle.as_ref().and_then(trust_query));
+            let certificate = source.pod_certificate.as_ref();
+            found.certificates.extend(
+                certificate.map(|it| (certificate_key(pod, &volume.name, place), certificate_wish(it))),
+            );
         }
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten();
@@ -72,6 +81,20 @@ pub(crate) fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: O
         pod: pod.uid_ref().into(),
         audience: audience.unwrap_or_default().to_owned(),
         expiration_seconds: expiration_seconds.unwrap_or(TOKEN_SECONDS),
+    }
+}
+
+/// By what the certificate of a volume's source is known.
+pub(crate) fn certificate_key(pod: &Pod, volume: &str, source: usize) -> CertificateKey {
+    CertificateKey { pod: pod.uid_ref().into(), volume: volume.to_owned(), source }
+}
+
+fn certificate_wish(source: &PodCertificateProjection) -> CertificateWish {
+    CertificateWish {
+        signer: source.signer_name.clone(),
+        key_type: source.key_type.clone(),
+        max_expiration_seconds: source.max_expiration_seconds,
+        annotations: source.user_annotations.clone().unwrap_or_default(),
     }
 }
 
@@ -114,7 +137,9 @@ mod tests {
                     { "name": "c", "projected": { "sources": [
                         { "configMap": { "name": "proj" } }, { "secret": { "name": "proj" } },
                         { "serviceAccountToken": { "path": "t", "audience": "me", "expirationSeconds": 700 } },
-                        { "serviceAccountToken": { "path": "u" } } ] } },
+                        { "serviceAccountToken": { "path": "u" } },
+                        { "podCertificate": { "signerName": "example.com/s", "keyType": "ED25519", "keyPath": "k",
+                            "maxExpirationSeconds": 7200, "userAnnotations": { "example.com/a": "b" } } } ] } },
                 ],
             },
         }))
@@ -127,5 +152,13 @@ mod tests {
         let tokens: Vec<_> =
             found.tokens.iter().map(|it| (it.audience.as_str(), it.expiration_seconds)).collect();
         assert_eq!(tokens, [("", 3600), ("me", 700)]);
+        let key = CertificateKey { pod: "u1".into(), volume: "c".into(), source: 4 };
+        let wish = CertificateWish {
+            signer: "example.com/s".into(),
+            key_type: "ED25519".into(),
+            max_expiration_seconds: Some(7200),
+            annotations: [("example.com/a".to_owned(), "b".to_owned())].into(),
+        };
+        assert_eq!(found.certificates, [(key, wish)].into());
     }
 }

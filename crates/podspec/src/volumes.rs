@@ -21,3 +21,4 @@ pub use paths::{
 };
 pub use payload::{MAX_PATH_PARTS, Payload, PayloadFile, has_live_volumes, objects_differ};
 pub use setup::{GroupChange, HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};
+pub use trust::plain_chain;

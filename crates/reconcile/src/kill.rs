@@ -6,7 +6,9 @@ use futures_util::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use mainstay_cri::CriError;
-use mainstay_types::{ContainerId, ContainerKind, ContainerPhase, EventKind, ObservedContainer, PodExt};
+use mainstay_types::{
+    ContainerId, ContainerKind, ContainerPhase, EventKind, ObservedContainer, PodExt, in_node_order,
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -194,7 +196,8 @@ async fn pre_stop(
     let Some(hook) = spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else {
         return;
     };
-    let ip = order.observed.as_ref().and_then(|o| o.sandboxes.first()).and_then(|s| s.ips.first()).cloned();
+    let known = order.observed.as_ref().and_then(|o| o.sandboxes.first());
+    let ip = known.and_then(|sandbox| in_node_order(&sandbox.ips, &shared.addresses()).into_iter().next());
     let ip = if order.desired.pod.host_network() { shared.addresses().first().cloned() } else { ip };
     let begun_before = order.pre_stops.get(id);
     if begun_before.is_none() {

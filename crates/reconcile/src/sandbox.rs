@@ -10,7 +10,7 @@ use mainstay_podspec::runtime::{
 };
 use mainstay_podspec::volumes::extra_groups;
 use mainstay_types::{
-    ContainerReason, Event, EventKind, EventTarget, ObservedPod, PodExt, PodSource, SandboxId,
+    ContainerReason, Event, EventKind, EventTarget, ObservedPod, PodExt, PodSource, SandboxId, in_node_order,
 };
 use mainstay_volume::{Hung, Progress};
 use tracing::{debug, info, warn};
@@ -34,12 +34,12 @@ pub(crate) struct Made {
 
 impl Made {
     /// One that was there before.
-    pub(crate) fn existing(id: SandboxId, order: &Order) -> Self {
+    pub(crate) fn existing(shared: &Shared, id: SandboxId, order: &Order) -> Self {
         let known =
             order.observed.as_deref().and_then(|o: &ObservedPod| o.sandboxes.iter().find(|s| s.id == id));
         Self {
             attempt: known.map_or(0, |sandbox| sandbox.attempt),
-            ips: known.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
+            ips: known.map(|sandbox| in_node_order(&sandbox.ips, &shared.addresses())).unwrap_or_default(),
             id,
         }
     }
@@ -120,14 +120,16 @@ pub(crate) async fn create(
             return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
         }
     };
+    let own = shared.addresses();
     let ips = if pod.host_network() {
-        shared.addresses().to_vec()
+        in_node_order(&own, &own)
     } else {
         match shared.config.cri.sandbox_status(id.as_str()).await {
             Ok(response) => {
                 let network = response.status.and_then(|status| status.network).unwrap_or_default();
                 let more = network.additional_ips.into_iter().map(|ip| ip.ip);
-                std::iter::once(network.ip).chain(more).filter(|ip| !ip.is_empty()).collect()
+                let ips: Vec<_> = std::iter::once(network.ip).chain(more).collect();
+                in_node_order(&ips, &own)
             }
             Err(error) => {
                 debug!(%error, "cannot read the new sandbox's addresses");

@@ -597,7 +597,7 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                 }
             }
             Step::PostStart { id, name, kind, sandbox } => {
-                let target = sandbox::Made::existing(sandbox, order);
+                let target = sandbox::Made::existing(shared, sandbox, order);
                 containers::resume(shared, order, &target, name, kind, id).await;
             }
             Step::Remove(id) => {
@@ -634,7 +634,7 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
             Step::Start { name, kind, sandbox, after_crash } => {
                 let target = match sandbox {
-                    Some(id) => sandbox::Made::existing(id, order),
+                    Some(id) => sandbox::Made::existing(shared, id, order),
                     None => match &made {
                         Some(made) => made.clone(),
                         None => return,

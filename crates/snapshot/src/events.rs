@@ -252,6 +252,12 @@ fn same(a: &EventRecord, b: &EventRecord) -> bool {
         && (a.message == b.message || without_exec_ids(&a.message).eq(without_exec_ids(&b.message)))
 }
 
+/// What of an event's message tells it apart from others: all but the ids that a runtime gives to commands.
+#[must_use]
+pub fn text_without_ids(message: &str) -> String {
+    without_exec_ids(message).collect()
+}
+
 /// The pieces of a message around the ids that a runtime gives to commands: each attempt of a probe has another, and is the
 /// same event all the same.
 fn without_exec_ids(message: &str) -> impl Iterator<Item = &str> {

@@ -20,7 +20,7 @@ mod state_condition;
 
 pub use boot::note_boot;
 pub use builder::{Inputs, SnapshotConfig, SnapshotReader, SnapshotWriter, channel, start};
-pub use events::{EventFilter, EventReader, EventStoreConfig, start_events};
+pub use events::{EventFilter, EventReader, EventStoreConfig, start_events, text_without_ids};
 pub use gojson::go_json;
 pub use node::NodeTemplate;
 pub use persist::KeptStatuses;

@@ -55,6 +55,7 @@ pub struct ContainerdBuilder {
     socket: Option<PathBuf>,
     masquerade: bool,
     host_ports: bool,
+    dual_stack: bool,
     images: Vec<Image>,
     built_runc: bool,
     env: Vec<(String, String)>,
@@ -86,6 +87,13 @@ impl ContainerdBuilder {
     #[must_use]
     pub fn masquerade(mut self) -> Self {
         self.masquerade = true;
+        self
+    }
+
+    /// Gives pods an IPv6 address as well, behind the other one.
+    #[must_use]
+    pub fn dual_stack(mut self) -> Self {
+        self.dual_stack = true;
         self
     }
 
@@ -136,10 +144,12 @@ impl ContainerdBuilder {
             "the path {} is too long for a socket; use a directory with a shorter one",
             socket.display()
         );
+        let subnet6 = slot.subnet6();
         let network = network::Network {
             name: &instance.network(),
             bridge: &instance.bridge(),
             subnet: &slot.subnet(),
+            subnet6: self.dual_stack.then_some(subnet6.as_str()),
             masquerade: self.masquerade,
             host_ports: self.host_ports,
         };
@@ -206,6 +216,7 @@ impl Containerd {
             socket: None,
             masquerade: false,
             host_ports: false,
+            dual_stack: false,
             images: Vec::new(),
             built_runc: false,
             env: Vec::new(),

@@ -87,6 +87,7 @@ impl ControlPlane {
             names: &names,
             usage: Usage::Server,
             expired: false,
+            life: None,
         };
         let serving = authority.issue(&wish)?;
         let admin = authority.issue(&CertificateWish::client("admin", &["system:masters"]))?;

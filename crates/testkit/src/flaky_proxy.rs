@@ -55,6 +55,8 @@ struct Now {
     mood: Mood,
     /// Requests that were not passed on in it.
     spoiled: usize,
+    /// How long tokens and certificates seem to be good.
+    life: Option<Duration>,
 }
 
 impl FlakyProxy {
@@ -70,6 +72,7 @@ impl FlakyProxy {
             names: &["127.0.0.1"],
             usage: Usage::Server,
             expired: false,
+            life: None,
         };
         let outside = tls_server(&authority.issue(&wish)?, authority)?;
         let shown =
@@ -84,7 +87,7 @@ impl FlakyProxy {
             server: plane.address(),
             inside,
             outside,
-            now: Mutex::new(Now { mood: Mood::Fair, spoiled: 0 }),
+            now: Mutex::new(Now { mood: Mood::Fair, spoiled: 0, life: None }),
             open: OpenStreams::default(),
             ended: AtomicBool::new(false),
         });
@@ -100,8 +103,16 @@ impl FlakyProxy {
 
     /// Changes what becomes of requests. Those under way, watches among them, are cut.
     pub fn set(&self, mood: Mood) {
-        *self.shared.now() = Now { mood, spoiled: 0 };
+        let mut now = self.shared.now();
+        (now.mood, now.spoiled) = (mood, 0);
+        drop(now);
         self.shared.open.close_all();
+    }
+
+    /// Lets tokens and pods' certificates that are issued from now on seem to be good for so long only, or as long as they are: an API server
+    /// issues none for less than ten minutes.
+    pub fn shorten(&self, life: Option<Duration>) {
+        self.shared.now().life = life;
     }
 
     /// How many requests have not been passed on since the last change.
@@ -218,8 +229,13 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
     inside.write_all(&body)?;
     inside.flush()?;
     let mut buffer = vec![0; 64 << 10];
+    let line = head.lines().next().unwrap_or_default();
+    let issues = line.contains("/token ") || line.contains("/podcertificaterequests");
     loop {
         let count = inside.read(&mut buffer).unwrap_or(0);
+        if let Some(life) = shared.now().life.filter(|_| issues) {
+            shorten(buffer.get_mut(..count).unwrap_or_default(), life);
+        }
         if count == 0 {
             outside.conn.send_close_notify();
             outside.flush()?;
@@ -227,5 +243,52 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
         }
         outside.write_all(buffer.get(..count).unwrap_or_default())?;
         outside.flush()?;
+    }
+}
+
+/// Rewrites how long something is good, in as many bytes as before: nobody has to know where a chunk ends.
+fn shorten(answer: &mut [u8], life: Duration) {
+    let until = jiff::Timestamp::now().saturating_add(life).unwrap_or(jiff::Timestamp::MAX);
+    let until = until.strftime("\"%Y-%m-%dT%H:%M:%SZ\"").to_string();
+    let (seconds, at_once) =
+        (life.as_secs().to_string(), jiff::Timestamp::now().strftime("\"%Y-%m-%dT%H:%M:%SZ\"").to_string());
+    let fields =
+        [("\"expirationSeconds\":", seconds), ("\"beginRefreshAt\":", at_once), ("\"notAfter\":", until)];
+    for (field, value) in fields {
+        let mut from = 0;
+        while let Some(place) = answer.get(from..).and_then(|rest| find(rest, field.as_bytes())) {
+            from += place + field.len();
+            let rest = answer.get_mut(from..).unwrap_or_default();
+            let length = rest.iter().position(|byte| matches!(byte, b',' | b'}')).unwrap_or(0);
+            if length >= value.len() {
+                let (padding, text) = rest.split_at_mut(length - value.len());
+                padding.fill(b' ');
+                text.iter_mut().zip(value.bytes()).for_each(|(old, new)| *old = new);
+            }
+        }
+    }
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|part| part == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_are_shortened_in_place() {
+        let before =
+            r#"{"spec":{"expirationSeconds":3607,"a":1},"status":{"notAfter":"2099-01-01T00:00:00Z"}}"#;
+        let mut answer = before.as_bytes().to_vec();
+        shorten(&mut answer, Duration::from_secs(20));
+        let text = String::from_utf8(answer).unwrap();
+        assert!(
+            text.starts_with(r#"{"spec":{"expirationSeconds":  20,"a":1},"status":{"notAfter":"20"#),
+            "{text}"
+        );
+        assert_eq!(text.len(), before.len());
+        assert!(!text.contains("2099") && text.ends_with("Z\"}}"), "{text}");
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Network<'a> {
     pub(crate) name: &'a str,
     pub(crate) bridge: &'a str,
     pub(crate) subnet: &'a str,
+    /// One of IPv6, if pods are to have both.
+    pub(crate) subnet6: Option<&'a str>,
     pub(crate) masquerade: bool,
     pub(crate) host_ports: bool,
 }
@@ -28,6 +30,12 @@ pub(crate) struct Network<'a> {
 impl Network<'_> {
     /// The `.conflist` for containerd; addresses are kept below `data_dir`.
     pub(crate) fn conflist(&self, data_dir: &Path) -> String {
+        let mut ranges = vec![json!([{ "subnet": self.subnet }])];
+        let mut routes = vec![json!({ "dst": "0.0.0.0/0" })];
+        if let Some(subnet) = self.subnet6 {
+            ranges.push(json!([{ "subnet": subnet }]));
+            routes.push(json!({ "dst": "::/0" }));
+        }
         let mut plugins = vec![json!({
             "type": "bridge",
             "bridge": self.bridge,
@@ -37,8 +45,8 @@ impl Network<'_> {
             "ipam": {
                 "type": "host-local",
                 "dataDir": data_dir,
-                "ranges": [[{ "subnet": self.subnet }]],
-                "routes": [{ "dst": "0.0.0.0/0" }],
+                "ranges": ranges,
+                "routes": routes,
             },
         })];
         if self.host_ports {

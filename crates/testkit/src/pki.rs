@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm,
 };
 use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
 
 /// An authority; its certificates are as good as it says.
 pub struct Authority {
@@ -42,13 +44,15 @@ pub struct CertificateWish<'a> {
     pub usage: Usage,
     /// Whether its time is over.
     pub expired: bool,
+    /// When it is good, in seconds since 1970; for long, if nothing is said.
+    pub life: Option<Range<u64>>,
 }
 
 impl<'a> CertificateWish<'a> {
     /// A client's, good for now.
     #[must_use]
     pub fn client(name: &'a str, organizations: &'a [&'a str]) -> Self {
-        Self { name, organizations, names: &[], usage: Usage::Client, expired: false }
+        Self { name, organizations, names: &[], usage: Usage::Client, expired: false, life: None }
     }
 }
 
@@ -106,12 +110,80 @@ impl Authority {
             params.not_before = rcgen::date_time_ymd(2020, 1, 1);
             params.not_after = rcgen::date_time_ymd(2021, 1, 1);
         }
+        if let Some(life) = &wish.life {
+            set_life(&mut params, life);
+        }
         let made = params.signed_by(&key, &self.issuer).context("no certificate")?;
         Ok(Certificate {
             certificate: pem("CERTIFICATE", made.der()),
             key: pem("PRIVATE KEY", key.serialized_der()),
         })
     }
+
+    /// Signs a certificate for the key that has signed a PKCS #10 request (in DER), good between two times in seconds since 1970; in PEM.
+    ///
+    /// # Errors
+    /// When it is no such request, or one with a key of another kind than pods have.
+    pub fn sign(&self, request: &[u8], name: &str, life: &Range<u64>) -> Result<String> {
+        let key = RequestKey::of(request).context("no PKCS #10 request of a key that is known here")?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        set_life(&mut params, life);
+        let made = params.signed_by(&key, &self.issuer).context("no certificate")?;
+        Ok(pem("CERTIFICATE", made.der()))
+    }
+}
+
+fn set_life(params: &mut CertificateParams, life: &Range<u64>) {
+    let at = |seconds| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+    (params.not_before, params.not_after) = (at(life.start), at(life.end));
+}
+
+/// The public key of a request.
+struct RequestKey {
+    bits: Vec<u8>,
+    algorithm: &'static SignatureAlgorithm,
+}
+
+impl RequestKey {
+    fn of(request: &[u8]) -> Option<Self> {
+        let kinds: [(&[u8], &'static SignatureAlgorithm); 3] = [
+            (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07], &rcgen::PKCS_ECDSA_P256_SHA256),
+            (&[0x2b, 0x81, 0x04, 0x00, 0x22], &rcgen::PKCS_ECDSA_P384_SHA384),
+            (&[0x2b, 0x65, 0x70], &rcgen::PKCS_ED25519),
+        ];
+        let (signed, _) = element(element(request)?.0)?;
+        let (_version, rest) = element(signed)?;
+        let (_subject, rest) = element(rest)?;
+        let (algorithm, rest) = element(element(rest)?.0)?;
+        let (bits, _) = element(rest)?;
+        let (_, algorithm) = kinds.into_iter().find(|(oid, _)| algorithm.ends_with(oid))?;
+        // The first byte says how many bits of the last are not used: none.
+        Some(Self { bits: bits.get(1..)?.to_vec(), algorithm })
+    }
+}
+
+impl PublicKeyData for RequestKey {
+    fn der_bytes(&self) -> &[u8] {
+        &self.bits
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        self.algorithm
+    }
+}
+
+/// What is in the first element of some DER, and what follows it.
+fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let first = usize::from(*der.get(1)?);
+    let (length, start) = if first < 128 {
+        (first, 2)
+    } else {
+        let bytes = der.get(2..2 + first - 128)?;
+        (bytes.iter().fold(0, |sum, byte| (sum << 8) | usize::from(*byte)), 2 + first - 128)
+    };
+    der.get(start..)?.split_at_checked(length)
 }
 
 fn pem(label: &str, der: &[u8]) -> String {

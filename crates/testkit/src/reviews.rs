@@ -68,6 +68,7 @@ impl ReviewServer {
             names: &["127.0.0.1"],
             usage: Usage::Server,
             expired: false,
+            life: None,
         };
         let tls = tls_server(&authority.issue(&wish)?, &authority)?;
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;

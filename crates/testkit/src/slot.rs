@@ -89,6 +89,11 @@ impl Slot {
         format!("{}/{PREFIX}", Ipv4Addr::from(self.network()))
     }
 
+    /// One of IPv6, of addresses that no network gives out.
+    pub(crate) fn subnet6(&self) -> String {
+        format!("fd88:{:x}::/64", self.index)
+    }
+
     /// The host's own address in the subnet.
     pub(crate) fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.network() + 1)

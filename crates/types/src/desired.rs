@@ -135,6 +135,8 @@ pub struct Objects {
     pub tokens: BTreeMap<TokenKey, Arc<ServiceToken>>,
     /// What was found for each question after ClusterTrustBundles; nothing while the API server has not answered it.
     pub trust_bundles: BTreeMap<TrustQuery, Arc<TrustBundles>>,
+    /// Certificates of pods, as far as they have been asked for.
+    pub certificates: BTreeMap<CertificateKey, Arc<PodCertificate>>,
     /// PersistentVolumeClaims by namespace and name, as far as the API server has answered.
     pub claims: BTreeMap<FullName, Arc<Claim>>,
 }
@@ -206,6 +208,58 @@ pub struct ServiceToken {
 impl fmt::Debug for ServiceToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServiceToken(until {})", self.expires)
+    }
+}
+
+/// By what a certificate of a pod is known: the source of a projected volume that shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct CertificateKey {
+    /// The pod.
+    pub pod: PodUid,
+    /// The volume.
+    pub volume: String,
+    /// Its place among the volume's sources.
+    pub source: usize,
+}
+
+/// What a pod wants of a certificate (`podCertificate`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CertificateWish {
+    /// Who is to sign it.
+    pub signer: String,
+    /// What kind of key it is for.
+    pub key_type: String,
+    /// How long it may be good at most; the API server decides if nothing is said.
+    pub max_expiration_seconds: Option<i32>,
+    /// What the signer is told besides.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What is known of a pod's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodCertificate {
+    /// The newest that was issued.
+    pub issued: Option<IssuedCertificate>,
+    /// Why there is no newer one.
+    pub problem: String,
+}
+
+/// A certificate that was issued to a pod, with its key.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct IssuedCertificate {
+    /// The key in PEM (PKCS #8). Never logged.
+    pub key: String,
+    /// The certificate and those between it and its authority, in PEM.
+    pub chain: String,
+    /// When another is asked for.
+    pub refresh_at: Timestamp,
+    /// Until when it is good.
+    pub expires: Timestamp,
+}
+
+impl fmt::Debug for IssuedCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IssuedCertificate(until {})", self.expires)
     }
 }
 

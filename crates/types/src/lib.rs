@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod api;
 mod assignment;
 mod counters;
@@ -32,6 +33,7 @@ mod storage;
 mod version;
 mod work;
 
+pub use address::in_node_order;
 pub use api::{ApiPod, ApiPods, RemoteStatus};
 pub use assignment::{
     Allocatable, Assignments, ContainerAssignment, CpuPlace, DeviceHealth, ExtendedAmount, ExtendedResources,
@@ -39,8 +41,9 @@ pub use assignment::{
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
-    AwaitedSource, Claim, ClaimedVolume, DesiredPod, DesiredState, FileVerdict, Objects, PodSource, Ruling,
-    ServiceToken, TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
+    AwaitedSource, CertificateKey, CertificateWish, Claim, ClaimedVolume, DesiredPod, DesiredState,
+    FileVerdict, IssuedCertificate, Objects, PodCertificate, PodSource, Ruling, ServiceToken,
+    TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
 };
 pub use edit_distance::edit_distance;
 pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};

@@ -182,6 +182,7 @@ fn issue(authority: &Authority) -> Certificate {
         names: &["127.0.0.1"],
         usage: Usage::Server,
         expired: false,
+        life: None,
     };
     authority.issue(&wish).unwrap()
 }

@@ -6,8 +6,6 @@ pub(super) const AREA: Area = Area { title: "Volumes", rows: ROWS };
 
 const GONE: &str = "its driver was removed from Kubernetes; the pod will not start: use CSI";
 const GONE_WITH_OBJECTS: &str = "its driver was removed from Kubernetes; refused in a file";
-const NOT_READ: &str =
-    "this version does not read it from the API server; refused in a file, and a pod with it does not start";
 const DRIVER: &str = "this version has no driver for it; a container that mounts it will not start";
 const ALPHA: &str = "an alpha field; ignored";
 
@@ -74,7 +72,10 @@ const ROWS: &[Row] = &[
     not_yet("spec.volumes[].projected.defaultUser", ALPHA),
     works(
         "spec.volumes[].projected.sources[].serviceAccountToken",
-        &["member::objects_tokens_and_services_reach_the_pods"],
+        &[
+            "member::objects_tokens_and_services_reach_the_pods",
+            "renewals::tokens_and_certificates_are_renewed_while_their_pods_run",
+        ],
     ),
     not_yet("spec.volumes[].projected.sources[].configMap.items[].user", ALPHA),
     not_yet("spec.volumes[].projected.sources[].secret.items[].user", ALPHA),
@@ -85,7 +86,11 @@ const ROWS: &[Row] = &[
         &["trust_bundles::trust_bundles_reach_the_pods_and_follow_their_sources"],
     ),
     not_yet("spec.volumes[].projected.sources[].clusterTrustBundle.user", ALPHA),
-    not_yet("spec.volumes[].projected.sources[].podCertificate", NOT_READ),
+    works(
+        "spec.volumes[].projected.sources[].podCertificate",
+        &["renewals::tokens_and_certificates_are_renewed_while_their_pods_run"],
+    ),
+    not_yet("spec.volumes[].projected.sources[].podCertificate.user", ALPHA),
     works("spec.volumes[].image", &["volumes::an_image_is_mounted_where_the_runtime_can"]),
     works("spec.volumes[].nfs", &["facilities::an_nfs_volume_is_the_servers_directory"]),
     not_yet("spec.volumes[].iscsi", DRIVER),

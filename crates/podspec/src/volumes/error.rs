@@ -103,6 +103,14 @@ pub enum VolumeSpecError {
     /// A clusterTrustBundle source without a word about which.
     #[error("the clusterTrustBundle source names neither a bundle nor a signer; set name or signerName")]
     WhichTrustBundle,
+    /// There is no certificate for the pod.
+    #[error("no certificate of signer {signer:?}: {problem}")]
+    NoCertificate {
+        /// Who is to sign it.
+        signer: String,
+        /// Why there is none.
+        problem: String,
+    },
     /// A label selector that cannot be understood.
     #[error("labelSelector: {operator:?} is no operator; use In, NotIn, Exists or DoesNotExist")]
     SelectorOperator {
@@ -147,14 +155,6 @@ pub enum VolumeSpecError {
         /// The PersistentVolume.
         volume: String,
         /// Its type.
-        source_kind: &'static str,
-    },
-    /// A source behind which stands an object of the API server that is not read.
-    #[error(
-        "this version does not read what is behind {source_kind} from an API server yet; remove it from the pod"
-    )]
-    NotRead {
-        /// `persistentVolumeClaim` …
         source_kind: &'static str,
     },
     /// A kind of volume that this version does not know.

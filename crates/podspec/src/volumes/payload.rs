@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
-use mainstay_types::{FullName, Objects, PodExt as _};
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, KeyToPath, Pod, PodCertificateProjection, Volume, VolumeProjection,
+};
+use mainstay_types::{CertificateKey, FullName, Objects, PodExt as _};
 
 use super::{Contents, VolumeContext, VolumeSpecError, contents::Object, trust};
 use crate::{
-    references::{claim_name, token_key, trust_query},
+    references::{certificate_key, claim_name, token_key, trust_query},
     runtime::{SpecError, pod_field, resource_field},
 };
 
@@ -59,8 +61,14 @@ pub(super) fn payload(
         draft.downward(source.items.as_deref().unwrap_or_default(), mode)?;
     } else if let Some(source) = &volume.projected {
         let mode = bits(source.default_mode, DEFAULT_MODE);
-        for projection in source.sources.iter().flatten() {
-            draft.projection(projection, mode)?;
+        for (place, projection) in source.sources.iter().flatten().enumerate() {
+            match &projection.pod_certificate {
+                Some(source) => {
+                    let key = certificate_key(pod, &volume.name, place);
+                    draft.certificate(source, &key, mode)?;
+                }
+                None => draft.projection(projection, mode)?,
+            }
         }
     } else {
         return Ok(None);
@@ -106,17 +114,13 @@ impl Draft<'_> {
         } else if let Some(source) = &source.cluster_trust_bundle {
             let contents = trust::anchors(source, self.context.objects)?;
             // As with tokens, though there is nothing secret in it (upstream's).
-            let owner = only_user(self.pod);
-            let mode = if owner.is_some() || has_fs_group(self.pod) { 0o600 } else { mode };
+            let (mode, owner) = self.personal(mode);
             self.put_owned(&|| "the trust bundle".to_owned(), &source.path, contents.into(), mode, owner)
         } else if let Some(source) = &source.service_account_token {
             let key = token_key(self.pod, source.audience.as_deref(), source.expiration_seconds);
             match self.context.objects.tokens.get(&key) {
                 Some(token) => {
-                    // A token is nobody's but its user's, if it is certain who that is. With an fsGroup the group reads it
-                    // too: the writer adds that.
-                    let owner = only_user(self.pod);
-                    let mode = if owner.is_some() || has_fs_group(self.pod) { 0o600 } else { mode };
+                    let (mode, owner) = self.personal(mode);
                     let what = || "the service account token".to_owned();
                     self.put_owned(&what, &source.path, token.token.clone().into_bytes().into(), mode, owner)
                 }
@@ -125,11 +129,42 @@ impl Draft<'_> {
                 }),
             }
         } else {
-            match source.pod_certificate {
-                Some(_) => Err(VolumeSpecError::NotRead { source_kind: "podCertificate" }),
-                None => Ok(()),
+            Ok(())
+        }
+    }
+
+    /// The mode and owner of what is nobody's but its user's, if it is certain who that is. With an fsGroup the group reads it too: the
+    /// writer adds that.
+    fn personal(&self, mode: u32) -> (u32, Option<u32>) {
+        let owner = only_user(self.pod);
+        (if owner.is_some() || has_fs_group(self.pod) { 0o600 } else { mode }, owner)
+    }
+
+    fn certificate(
+        &mut self,
+        source: &PodCertificateProjection,
+        key: &CertificateKey,
+        mode: u32,
+    ) -> Result<(), VolumeSpecError> {
+        let known = self.context.objects.certificates.get(key);
+        let Some(issued) = known.and_then(|known| known.issued.as_ref()) else {
+            let problem = known.map(|known| known.problem.as_str()).filter(|problem| !problem.is_empty());
+            let problem = problem.unwrap_or("it has not been issued yet").to_owned();
+            return Err(VolumeSpecError::NoCertificate { signer: source.signer_name.clone(), problem });
+        };
+        let (mode, owner) = self.personal(mode);
+        let files = [
+            (&source.credential_bundle_path, format!("{}{}", issued.key, issued.chain)),
+            (&source.key_path, issued.key.clone()),
+            (&source.certificate_chain_path, issued.chain.clone()),
+        ];
+        for (path, text) in files {
+            if let Some(path) = path.as_deref().filter(|path| !path.is_empty()) {
+                let what = || "the pod certificate".to_owned();
+                self.put_owned(&what, path, text.into_bytes().into(), mode, owner)?;
             }
         }
+        Ok(())
     }
 
     fn config_map(
@@ -319,7 +354,7 @@ pub fn has_live_volumes(pod: &Pod) -> bool {
     })
 }
 
-/// Whether a ConfigMap, Secret, token, trust bundle or claim that the pod's volumes show is another in `new` than in `old`.
+/// Whether a ConfigMap, Secret, token, trust bundle, certificate or claim that the pod's volumes show is another in `new` than in `old`.
 #[must_use]
 pub fn objects_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
     let namespace = pod.namespace_ref();
@@ -335,17 +370,24 @@ pub fn objects_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
         volume.config_map.as_ref().is_some_and(|source| config_map(&source.name))
             || volume.secret.as_ref().and_then(|source| source.secret_name.as_deref()).is_some_and(secret)
             || claim_name(pod, volume).is_some_and(|name| !same(old.claims.get(&name), new.claims.get(&name)))
-            || volume.projected.iter().flat_map(|source| source.sources.iter().flatten()).any(|source| {
-                let token = source
-                    .service_account_token
-                    .as_ref()
-                    .map(|source| token_key(pod, source.audience.as_deref(), source.expiration_seconds));
-                let trust = source.cluster_trust_bundle.as_ref().and_then(trust_query);
-                token.is_some_and(|key| !same(old.tokens.get(&key), new.tokens.get(&key)))
-                    || trust.is_some_and(|it| !same(old.trust_bundles.get(&it), new.trust_bundles.get(&it)))
-                    || source.config_map.as_ref().is_some_and(|source| config_map(&source.name))
-                    || source.secret.as_ref().is_some_and(|source| secret(&source.name))
-            })
+            || volume.projected.iter().flat_map(|source| source.sources.iter().flatten()).enumerate().any(
+                |(place, source)| {
+                    let certificate =
+                        source.pod_certificate.as_ref().map(|_| certificate_key(pod, &volume.name, place));
+                    let token = source
+                        .service_account_token
+                        .as_ref()
+                        .map(|source| token_key(pod, source.audience.as_deref(), source.expiration_seconds));
+                    let trust = source.cluster_trust_bundle.as_ref().and_then(trust_query);
+                    token.is_some_and(|key| !same(old.tokens.get(&key), new.tokens.get(&key)))
+                        || trust
+                            .is_some_and(|it| !same(old.trust_bundles.get(&it), new.trust_bundles.get(&it)))
+                        || certificate
+                            .is_some_and(|it| !same(old.certificates.get(&it), new.certificates.get(&it)))
+                        || source.config_map.as_ref().is_some_and(|source| config_map(&source.name))
+                        || source.secret.as_ref().is_some_and(|source| secret(&source.name))
+                },
+            )
     })
 }
 

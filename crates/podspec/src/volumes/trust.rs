@@ -52,6 +52,17 @@ pub(super) fn anchors(
         let own = certificates(&bundle.certificates);
         all.extend(own.ok_or_else(|| VolumeSpecError::BadTrustBundle { name: name.clone() })?);
     }
+    Ok(pem(all).into_bytes())
+}
+
+/// The certificates of a chain in their order, without what stands between them and without headers; `None` if one of them is none, or there
+/// are none.
+#[must_use]
+pub fn plain_chain(chain: &str) -> Option<String> {
+    certificates(chain).map(pem)
+}
+
+fn pem(all: impl IntoIterator<Item = Vec<u8>>) -> String {
     let mut text = String::new();
     for der in all {
         text.push_str(BEGIN);
@@ -67,7 +78,7 @@ pub(super) fn anchors(
         text.push_str(END);
         text.push('\n');
     }
-    Ok(text.into_bytes())
+    text
 }
 
 /// The certificates of a bundle, without what stands between them; `None` if one of them is none.
@@ -82,6 +93,8 @@ fn certificates(pem: &str) -> Option<Vec<Vec<u8>>> {
                 found.push(STANDARD.decode(text.as_bytes()).ok().filter(|der| !der.is_empty())?);
                 body = None;
             }
+            // A header.
+            (Some(_), part) if part.contains(':') => {}
             (Some(text), part) => text.push_str(part),
         }
     }
@@ -221,6 +234,16 @@ mod tests {
                 assert_eq!(seen, expected, "{row}");
             }
         }
+    }
+
+    #[test]
+    fn a_chain_keeps_its_order_and_nothing_but_certificates() {
+        let block = |letter: &str| format!("{BEGIN}\n{}\n{END}\n", STANDARD.encode(letter));
+        let with_header = block("b").replacen('\n', "\nProc-Type: 4\n\n", 1);
+        let seen = plain_chain(&format!("leaf\n{with_header}between\n{}\n", block("a")));
+        assert_eq!(seen, Some(block("b") + &block("a")));
+        assert_eq!(plain_chain("nothing"), None);
+        assert_eq!(plain_chain(&format!("{BEGIN}\n?\n{END}\n")), None);
     }
 
     #[test]
