@@ -42,7 +42,7 @@ pub use error::{AdmitError, ResourcesError};
 
 use crate::{
     ask::{ContainerAsk, Given, PodAsk},
-    book::Book,
+    book::{Book, New},
 };
 
 /// How often what cannot be done near enough is tried anew: another pod took what was chosen in between.
@@ -402,7 +402,7 @@ impl Resources {
 
     async fn give(&self, pod: &Pod) -> Result<(), AdmitError> {
         let ask = PodAsk::of(pod, self.inner.given);
-        let mut new: Vec<String> = Vec::new();
+        let mut new = New::default();
         let mut devices = Vec::new();
         let given = self.give_each(&ask, &mut new, &mut devices).await;
         let kept = match given {
@@ -426,7 +426,7 @@ impl Resources {
     }
 
     /// Not told before it is on disk.
-    async fn keep(&self, new: &[String], devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
+    async fn keep(&self, new: &New, devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
         if !new.is_empty() {
             self.save().await.map_err(AdmitError::File)?;
         }
@@ -440,7 +440,7 @@ impl Resources {
     async fn give_each(
         &self,
         ask: &PodAsk,
-        new: &mut Vec<String>,
+        new: &mut New,
         devices: &mut Vec<mainstay_devices::Given>,
     ) -> Result<(), AdmitError> {
         let inner = &self.inner;
@@ -456,9 +456,8 @@ impl Resources {
             if let Some(pool) = &ask.pool {
                 let given = book.assign_pool(ask, pool, hint);
                 self.count_pool(ask, &given);
-                if given? != (false, false) {
-                    new.extend(ask.containers.iter().map(|container| container.name.clone()));
-                }
+                let given = given?;
+                ask.containers.iter().for_each(|container| new.note(&container.name, given));
             }
             Some(hint)
         } else {
@@ -483,9 +482,7 @@ impl Resources {
                     if ask.pool.is_none() {
                         let given = book.assign(&ask.uid, container, hint);
                         self.count(&book, &ask.uid, container, &given);
-                        if given? {
-                            new.push(container.name.clone());
-                        }
+                        new.note(&container.name, given?);
                     }
                     hint
                 };
@@ -502,11 +499,9 @@ impl Resources {
                 }
                 // Somebody else took the near ones meanwhile.
                 inner.devices.take_back(&given);
-                if let Some(at) = new.iter().position(|name| *name == container.name)
-                    && ask.pool.is_none()
-                {
-                    new.remove(at);
-                    self.book().take_back(&ask.uid, std::slice::from_ref(&container.name));
+                if ask.pool.is_none() {
+                    let again = new.split_off(&container.name);
+                    self.book().take_back(&ask.uid, &again);
                 }
             }
             let asks = container.cpus > 0 || !container.memory.is_empty() || !container.devices.is_empty();
@@ -563,9 +558,15 @@ impl Resources {
         }
     }
 
-    fn count(&self, book: &Book, uid: &str, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
+    fn count(
+        &self,
+        book: &Book,
+        uid: &str,
+        container: &ContainerAsk,
+        given: &Result<(bool, bool), AdmitError>,
+    ) {
         let counters = &self.inner.counters.pinning;
-        if matches!(given, Ok(false)) {
+        if matches!(given, Ok((false, false))) {
             return;
         }
         let asks = [("cpu", container.cpus > 0), ("memory", !container.memory.is_empty())];
@@ -591,7 +592,7 @@ impl Resources {
                 counters.allocation_errors.of(["memory", "node"]).add();
                 counters.memory_errors.add();
             }
-            Ok(true) if container.cpus > 0 => {
+            Ok(_) if container.cpus > 0 => {
                 let whole_cores = book.cpus.as_ref().is_some_and(Static::takes_whole_cores);
                 if whole_cores {
                     counters.aligned.of(["physical_cpu", "container"]).add();

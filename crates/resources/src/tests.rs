@@ -244,6 +244,34 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
     assert_eq!(world.file(), whole);
 }
 
+/// A pod that is turned away keeps what it had: only what it was given just now is taken back.
+#[tokio::test]
+async fn what_was_held_before_a_policy_was_switched_on_is_kept() {
+    let world = World::start(|_| {});
+    let both = pod("both", &[("c", 1), ("d", 1)]);
+    world.admit(&both).await.unwrap();
+    let held = [world.cpus("both", "c"), world.cpus("both", "d")];
+    let mut world = world.again(|root| fs::remove_file(root.join("memory_manager_state")).unwrap()).await;
+    world.change =
+        Change(|config| config.memory = Some([(0, [("memory".to_owned(), 1 << 30)].into())].into()));
+    let world = world.again(|root| fs::remove_file(root.join("memory_manager_state")).unwrap()).await;
+    assert_eq!(world.problems, Vec::<String>::new());
+    // Memory for the first of them, and too little for the second.
+    let mut greedy = both.clone();
+    let spec = greedy.spec.as_mut().unwrap();
+    let resources = spec.containers[1].resources.as_mut().unwrap();
+    for list in [&mut resources.requests, &mut resources.limits] {
+        list.as_mut().unwrap().get_mut("memory").unwrap().0 = "1Ti".into();
+    }
+    let (reason, _) = world.admit(&greedy).await.unwrap_err();
+    assert_eq!(reason, "UnexpectedAdmissionError");
+    assert_eq!([world.cpus("both", "c"), world.cpus("both", "d")], held);
+    assert_eq!(world.resources.place("both", "c").nodes, "", "what it was given is taken back");
+    world.admit(&both).await.unwrap();
+    assert_eq!([world.cpus("both", "c"), world.cpus("both", "d")], held);
+    assert_eq!(world.resources.place("both", "c").nodes, "0");
+}
+
 /// C16 to C18, the other way: what is no longer so is told of, and never keeps mainstay from starting.
 #[tokio::test]
 async fn another_machine_is_no_reason_not_to_start() {
