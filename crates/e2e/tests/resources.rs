@@ -201,6 +201,15 @@ fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
     runs_on(&world, "", &own, "0");
     runs_on(&world, "besteffort", &shared, &all_but(0));
     let (whole, file) = (state(&world), world.node.root().join("cpu_manager_state"));
+    // Gone without a trace, though pods of an earlier life are on record.
+    world.node.kill9();
+    fs::remove_file(&file).unwrap();
+    world.node.start_again().unwrap();
+    kept(&world, &all_but(0), &json!({ own.uid(): { "c": "0" } }));
+    assert_eq!(state(&world), whole);
+    holds(&world, "own", "cpu_ids", &json!(["0"]));
+    runs_on(&world, "", &world.running("own").unwrap(), "0");
+    world.node_event("StateFileSetAside", "cpu_manager_state is gone").unwrap();
     // Cut off; changed; of nobody; on CPUs that are not there.
     let elsewhere = format!(
         r#"{{"policyName":"static","defaultCpuSet":"0","entries":{{"{}":{{"c":"4000"}}}},"checksum":0}}"#,
@@ -235,6 +244,54 @@ fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
         assert!(message.contains("cpu_manager_state.bad-"), "{at}: {message}");
     }
     world.node_event("StateFileSetAside", "cpu_manager_state").unwrap();
+}
+
+/// Where the file of who holds what was lost, and something runs of which nobody can say whose it is, because the API server is away, a pod that wants
+/// CPUs of its own waits and says for what. Nobody else waits.
+#[test]
+fn a_pod_says_that_it_waits_until_it_is_known_who_holds_what() {
+    let world = World::with_config(Flavor::Debian16, &fixed("")).unwrap();
+    world.put("own", guaranteed("1")).unwrap();
+    let own = world.running("own").unwrap();
+    runs_on(&world, "", &own, "0");
+    let World { node: mut before, containerd } = world;
+    before.kill9();
+    // As it is after a takeover from another kubelet: a pod runs, and there is no record of it.
+    let root = before.root().to_owned();
+    fs::remove_dir_all(root.join("mainstay")).unwrap();
+    fs::write(root.join("cpu_manager_state"), "{").unwrap();
+    before.remove_manifest("own.json").unwrap();
+    let same_node = format!(
+        "{}, cgroupRoot: {}, podLogsDir: {}}}",
+        fixed("").trim_end_matches('}'),
+        before.cgroup_root(),
+        before.pod_logs().display()
+    );
+    let nobody = containerd.dir().join("nobody.kubeconfig");
+    let cluster = json!({ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } });
+    let context = json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [cluster], "contexts": [context],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    fs::write(&nobody, config.to_string()).unwrap();
+    let node = Node::builder()
+        .containerd(&containerd)
+        .root(&root)
+        .manifests(before.manifests())
+        .config(&same_node)
+        .args([format!("--kubeconfig={}", nobody.display())])
+        .start()
+        .unwrap();
+    let world = World { node, containerd };
+    world.put("late", guaranteed("1")).unwrap();
+    world.put("shared", simple()).unwrap();
+    let waits = world.wait("late", "its wait", |pod| pod.waits("c") == "WaitingForResourceState").unwrap();
+    assert!(waits.waiting_message("c").contains("was lost"), "{}", waits.waiting_message("c"));
+    assert!(world.sandboxes_of(waits.uid()).unwrap().is_empty(), "nothing is made of it");
+    world.running("shared").unwrap();
+    // What it made goes with it, before the runtime does.
+    drop(before);
 }
 
 /// R23 and R24.
