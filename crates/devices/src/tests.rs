@@ -260,6 +260,7 @@ async fn an_answer_without_contents_is_none() {
     world.end().await;
 }
 
+/// D1 and D2.
 #[tokio::test]
 async fn one_that_cannot_say_what_it_can_do_is_not_taken() {
     let root = tempfile::tempdir().unwrap();
@@ -473,6 +474,21 @@ async fn noise_on_the_socket_is_the_callers_trouble() {
         let mut answer = Vec::new();
         let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
         assert!(read.is_ok(), "the connection is closed");
+    }
+    // A call whose message is none: less than it says, a field of no type.
+    let stream = UnixStream::connect(world.directory.join("kubelet.sock")).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(Calls(world.tasks.clone()), TokioIo::new(stream))
+            .await
+            .unwrap();
+    world.tasks.spawn("connection", async move { drop(connection.await) });
+    for message in ["\0\0\0\0\x05", "\0\0\0\0\x01\x0f"] {
+        let request = hyper::Request::post("http://node/v1beta1.Registration/Register")
+            .header("content-type", "application/grpc")
+            .body(message.to_owned())
+            .unwrap();
+        let answer = tokio::time::timeout(SOON, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "13", "{message:?}");
     }
     let _plugin = world.plug(Fake::default()).await.unwrap();
     world.has(2, 2).await;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_proto::{
     podinfo::{Empty, PodConditionsRequest, pod_info_client::PodInfoClient},
@@ -152,6 +152,7 @@ async fn next(stream: &mut Streaming<WatchPodsEvent>) -> Result<(EventType, usiz
     Ok((EventType::try_from(event.r#type).unwrap(), event.pod.len()))
 }
 
+/// P1.
 #[tokio::test]
 async fn nothing_before_the_first_snapshot() {
     let world = World::start(|_| {});
@@ -175,6 +176,7 @@ async fn nothing_before_the_first_snapshot() {
     assert!(resources.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.is_empty());
 }
 
+/// P8 and P9.
 #[tokio::test]
 async fn a_watcher_who_does_not_read_is_let_go_and_others_are_told_everything() {
     let world = World::start(|_| {});
@@ -468,6 +470,50 @@ async fn thousands_of_refused_calls_do_not_end_their_connection() {
         socket.write_all(&rest).await.unwrap();
         until(&mut socket, HEADERS, 500).await;
     }
+}
+
+/// By every call, on every socket.
+#[tokio::test]
+async fn what_is_no_message_is_refused_and_nobody_suffers() {
+    let world = World::start(|_| {});
+    world.publish(&[]);
+    let sockets = [
+        ("pods-api/pods-api.sock", "v1alpha1.Pods", &["ListPods", "WatchPods", "GetPod"][..]),
+        (
+            "pod-info/kubelet.sock",
+            "podinfo.v1alpha1.PodInfo",
+            &["ListPodConditions", "WatchPodConditions", "GetPodConditions"],
+        ),
+        ("pod-resources/kubelet.sock", "v1.PodResourcesLister", &["List", "GetAllocatableResources", "Get"]),
+        ("pod-resources/kubelet.sock", "v1alpha1.PodResourcesLister", &["List"]),
+        ("pod-resources/kubelet.sock", "mainstay.podresources.v1alpha1.PodResourcesWatcher", &["Watch"]),
+    ];
+    for (socket, service, methods) in sockets {
+        let stream = UnixStream::connect(world.root.path().join(socket)).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        world.tasks.spawn("connection", async move { drop(connection.await) });
+        for method in methods {
+            // Nothing; less than it says; more than it says; a field of no type; compressed.
+            for (message, code) in [
+                ("", "13"),
+                ("\0\0\0\0\x05", "13"),
+                ("\0\0\0\0\0x", "13"),
+                ("\0\0\0\0\x01\x0f", "13"),
+                ("\x01\0\0\0\0", "12"),
+            ] {
+                let request = http::Request::post(format!("http://node/{service}/{method}"))
+                    .header("content-type", "application/grpc")
+                    .body(message.to_owned())
+                    .unwrap();
+                let answer = timeout(SOON, sender.send_request(request)).await.unwrap().unwrap();
+                assert_eq!(answer.headers()["grpc-status"], code, "{service}/{method} {message:?}");
+            }
+        }
+    }
+    world.pods().await.list_pods(ListPodsRequest {}).await.unwrap();
+    world.info().await.list_pod_conditions(Empty {}).await.unwrap();
+    world.resources().await.list(ListPodResourcesRequest {}).await.unwrap();
 }
 
 #[tokio::test]
