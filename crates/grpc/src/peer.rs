@@ -23,6 +23,8 @@ const MAX_STREAMS: usize = 2048;
 const MAX_PEER_MASKS: usize = 8;
 /// How long a mask counts as used.
 const MASK_MEMORY: Duration = Duration::from_secs(60);
+/// Refused calls of one peer of which the rest is waited for: as many as a connection may have open.
+const MAX_PEER_REFUSALS: usize = 1024;
 /// Peers that are remembered beyond those that are connected.
 const MAX_IDLE_PEERS: usize = 256;
 
@@ -112,6 +114,8 @@ struct Known {
     connections: usize,
     streams: usize,
     masks: Vec<UsedMask>,
+    /// Refused calls that are read to their end.
+    refusals: usize,
 }
 
 /// A field mask, by a print of it.
@@ -148,6 +152,7 @@ impl Peers {
             connections: 0,
             streams: 0,
             masks: Vec::new(),
+            refusals: 0,
         });
         if entry.connections >= MAX_PEER_CONNECTIONS {
             return None;
@@ -181,6 +186,15 @@ impl Peers {
             used.streams = used.streams.saturating_sub(1);
             used.used = now;
         }
+    }
+
+    /// A place for a refused call; `None` when the peer has too many.
+    fn enter_refusal(self: &Arc<Self>, peer: &Peer) -> Option<RefusalPlace> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = known.get_mut(peer).filter(|known| known.refusals < MAX_PEER_REFUSALS)?;
+        own.refusals += 1;
+        drop(known);
+        Some(RefusalPlace { peers: Arc::clone(self), peer: peer.clone() })
     }
 
     /// Whether the peer may use this field mask beside those that it uses.
@@ -244,6 +258,11 @@ impl Place {
         })
     }
 
+    /// A place for one more refused call that is read to its end.
+    pub(crate) fn enter_refusal(&self) -> Option<RefusalPlace> {
+        self.peers.enter_refusal(&self.peer)
+    }
+
     /// Whether a call with this field mask may be made now.
     ///
     /// # Errors
@@ -278,6 +297,22 @@ impl Drop for StreamPlace {
     }
 }
 
+/// A refused call's place, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct RefusalPlace {
+    peers: Arc<Peers>,
+    peer: Peer,
+}
+
+impl Drop for RefusalPlace {
+    fn drop(&mut self) {
+        let mut known = self.peers.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(&self.peer) {
+            known.refusals = known.refusals.saturating_sub(1);
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut known = self.peers.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,6 +337,11 @@ mod tests {
         assert!(other.enter_stream(None).is_ok(), "whatever the first one has");
         streams.pop();
         assert!(greedy.enter_stream(None).is_ok(), "one has ended");
+        let mut refusals: Vec<_> = (0..2000).filter_map(|_| greedy.enter_refusal()).collect();
+        assert_eq!(refusals.len(), MAX_PEER_REFUSALS);
+        assert!(greedy.enter_refusal().is_none() && other.enter_refusal().is_some());
+        refusals.pop();
+        assert!(greedy.enter_refusal().is_some(), "one was read");
 
         let used = |peer: u32, masks: std::ops::Range<u64>, after: u64| {
             let now = now + Duration::from_secs(after);

@@ -112,8 +112,14 @@ impl Service {
         match self.let_in(place, &request) {
             Ok((call, ended)) => wire::respond(self.answer(call, request).await, ended),
             Err(refused) => {
-                // What is left unread is reset; after a thousand of these HTTP/2 ends the connection, with every watch on it.
-                wire::skip(request.into_body()).await;
+                // What is left unread is reset; after a thousand of these HTTP/2 ends the connection, with every watch on it. Whoever begins more calls
+                // than that and ends none has it so.
+                let body = request.into_body();
+                if !body.is_end_stream()
+                    && let Some(_place) = place.enter_refusal()
+                {
+                    wire::skip(body).await;
+                }
                 *refused
             }
         }
