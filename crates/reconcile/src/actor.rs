@@ -411,7 +411,9 @@ impl Actor {
             !runs || self.pods.contains_key(uid)
         };
         let lost = self.shared.config.resources.is_lost();
-        if lost && !self.desired.is_whole() && !self.observed.pods.iter().all(is_known) {
+        let is_open = !self.desired.is_whole() && !self.observed.pods.iter().all(is_known);
+        // Of a pod about which the runtime does not answer it is not known either what it has.
+        if lost && (is_open || !self.observed.silent.is_empty()) {
             return;
         }
         self.looked_up = true;

@@ -47,7 +47,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
             break admitted;
         }
         let (reason, message) = if resources.is_lost() {
-            let message = "the file that said who holds which CPUs, memory and devices was lost, and it is not known yet whose the containers are that run; the API server has not said";
+            let message = "the file that said who holds which CPUs, memory and devices was lost, and it is not known yet whose the containers are that run, or what they have: the API server has not said, or the runtime does not answer about a pod";
             (FOR_HOLDERS, message.to_owned())
         } else if let Some(resource) = resources.devices().awaited_by(uid) {
             let message = format!(

@@ -177,6 +177,17 @@ async fn a_source_that_does_not_deliver_holds_up_no_pod_of_another() {
     tasks.drain(Duration::from_secs(1)).await;
 }
 
+/// Waits until the actor has done something more.
+async fn turn(heartbeat: &Heartbeat) {
+    let beats = heartbeat.beats();
+    let turned = async {
+        while heartbeat.beats() == beats {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), turned).await.unwrap();
+}
+
 /// A device's holders are looked up when it is known whose the containers are that run: after a takeover when the API server has answered. One that
 /// ends beside others is noticed when it is seen to have ended, though its pod starts nothing.
 #[tokio::test]
@@ -220,18 +231,20 @@ async fn who_holds_what_is_looked_up_when_everything_that_runs_is_known() {
     let (_probe_writer, probes) = watch::channel(ProbeResults::default());
     let heartbeat = config.heartbeat.clone();
     let (_outcomes, _) = start(config, wanted, observed, probes, &tasks).unwrap();
-    let beats = heartbeat.beats();
     seen.send_replace(running(false));
-    let turned = async {
-        while heartbeat.beats() == beats {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), turned).await.unwrap();
+    turn(&heartbeat).await;
     assert!(resources.is_lost(), "nobody has said whose that is");
 
-    sources.send_replace(Arc::new(whole));
+    // Now it is said, and the runtime does not answer about another pod.
+    let mut silent = ObservedState::clone(&running(false));
+    silent.silent.insert(PodUid::from("u2"), FullName::new("default", "q"));
     let mut changes = resources.changes();
+    seen.send_replace(Arc::new(silent));
+    turn(&heartbeat).await;
+    sources.send_replace(Arc::new(whole));
+    turn(&heartbeat).await;
+    assert!(resources.is_lost(), "what that one has nobody knows");
+    seen.send_replace(running(false));
     tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.unwrap().unwrap();
     assert!(!resources.is_lost());
     assert_eq!(resources.devices().unsure_pods(), [PodUid::from("u1")]);
