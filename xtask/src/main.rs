@@ -77,10 +77,10 @@ fn dispatch(args: &[String]) -> Result<()> {
 
 /// Builds what is measured, then measures.
 fn bench(flags: &[&str]) -> Result<()> {
-    if !flags.contains(&"--no-upstream") {
+    if !flags.iter().any(|flag| ["--no-upstream", "--grpc"].contains(flag)) {
         tools::run(&["kubelet"])?;
     }
-    if !flags.iter().any(|flag| ["--floor-only", "--probes-only", "--http-only"].contains(flag)) {
+    if !flags.iter().any(|flag| ["--floor-only", "--probes-only", "--http-only", "--grpc"].contains(flag)) {
         tools::run(&["etcd", "kube-apiserver", "kubernetes"])?;
     }
     if flags.contains(&"2.4") {

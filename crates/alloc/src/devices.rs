@@ -244,14 +244,24 @@ impl Ledger {
         awaited.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// How much there is, for the Node object.
+    /// How much there is, for the Node object. Of a resource of which somebody holds devices that nobody can name (of all of them, if it is not
+    /// even known `who`) nobody is given any: there is what is known to be held, and no more.
     #[must_use]
-    pub fn amounts(&self) -> ExtendedResources {
+    pub fn amounts(&self, who: bool) -> ExtendedResources {
+        let is_unsure = |name: &Arc<str>| !who || self.unsure_holder(name).is_some();
         let amounts = self.resources.iter().map(|(name, resource)| {
-            let allocatable = resource.devices.values().filter(|device| device.healthy).count();
-            (Arc::clone(name), ExtendedAmount { capacity: resource.devices.len(), allocatable })
+            let taken = is_unsure(name).then(|| self.taken(name));
+            let healthy = resource.devices.iter().filter(|(id, device)| {
+                device.healthy && taken.as_ref().is_none_or(|taken| taken.contains(id))
+            });
+            let (capacity, allocatable) = (resource.devices.len(), healthy.count());
+            (Arc::clone(name), ExtendedAmount { capacity, allocatable })
         });
-        ExtendedResources { amounts: amounts.collect(), awaited: self.awaited().into_iter().collect() }
+        ExtendedResources {
+            amounts: amounts.collect(),
+            awaited: self.awaited().into_iter().collect(),
+            unsure: self.resources.keys().filter(|name| is_unsure(name)).cloned().collect(),
+        }
     }
 
     /// Healthy devices of all resources.

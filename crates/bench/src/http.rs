@@ -244,7 +244,7 @@ fn head(stream: &mut BufReader<TcpStream>) -> Result<(u16, usize, Option<String>
 }
 
 /// A watcher that has read the initial pods.
-fn watch(address: SocketAddr) -> Result<TcpStream> {
+pub(crate) fn watch(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::with_capacity(4096, stream);
@@ -287,19 +287,19 @@ fn told(node: &Node, watchers: Vec<TcpStream>, name: &str) -> Result<Duration> {
 }
 
 /// One watch, and what of it has been read and not looked at.
-struct Watcher {
+pub(crate) struct Watcher {
     stream: tokio::net::TcpStream,
     rest: Vec<u8>,
 }
 
 impl Watcher {
-    fn new(stream: TcpStream) -> Result<Self> {
+    pub(crate) fn new(stream: TcpStream) -> Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream: tokio::net::TcpStream::from_std(stream)?, rest: Vec::new() })
     }
 
     /// When the word came.
-    async fn until(&mut self, word: &str) -> Result<Instant> {
+    pub(crate) async fn until(&mut self, word: &str) -> Result<Instant> {
         loop {
             if self.rest.windows(word.len()).any(|window| window == word.as_bytes()) {
                 self.rest.clear();

@@ -8,6 +8,7 @@
 mod agent;
 mod cluster;
 mod floor;
+mod grpc;
 mod http;
 mod metrics;
 mod pods;
@@ -24,7 +25,7 @@ use mainstay_testkit::Flavor;
 use crate::targets::Target;
 
 const USAGE: &str = "\
-cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--metrics] [--in-cluster N] [--cluster] [--no-upstream] [--write]
+cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4] [--floor-parallel N] [--floor-only] [--probes N] [--probes-only] [--http-only] [--grpc] [--metrics] [--in-cluster N] [--cluster] [--no-upstream] [--write]
 
   --pods N            pods at once (default 100)
   --rounds N          single pods, one after the other (default 10)
@@ -35,11 +36,12 @@ cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4
   --probes N          readiness probes at a period of one second (default 500; 0 leaves them out)
   --probes-only       only those
   --http-only         only /pods beside nginx (Debian's nginx-light), and a thousand watchers
+  --grpc              only 200 watchers on the gRPC sockets, and one who asks too often beside another
   --metrics           only what scrapers wait for and what sampling costs; with more than 100 pods also how that grows
   --in-cluster N      pods scheduled at once by a real control plane (default 250; 0 leaves them out)
   --cluster           only those
   --no-upstream       without upstream's kubelet
-  --write             also write docs/benchmarks.md (with --metrics, its part of it)
+  --write             also write docs/benchmarks.md (with --metrics or --grpc, its part of it)
 ";
 
 /// What to measure.
@@ -54,6 +56,7 @@ pub(crate) struct Plan {
     pub(crate) probes: usize,
     pub(crate) probes_only: bool,
     pub(crate) http_only: bool,
+    pub(crate) grpc_only: bool,
     pub(crate) metrics_only: bool,
     pub(crate) cluster: usize,
     pub(crate) cluster_only: bool,
@@ -83,6 +86,7 @@ fn plan() -> Result<Plan> {
         probes: 500,
         probes_only: false,
         http_only: false,
+        grpc_only: false,
         metrics_only: false,
         cluster: 250,
         cluster_only: false,
@@ -112,6 +116,7 @@ fn plan() -> Result<Plan> {
             "--probes" => plan.probes = usize::try_from(number()?)?,
             "--probes-only" => plan.probes_only = true,
             "--http-only" => plan.http_only = true,
+            "--grpc" => plan.grpc_only = true,
             "--metrics" => plan.metrics_only = true,
             "--in-cluster" => plan.cluster = usize::try_from(number()?)?,
             "--cluster" => plan.cluster_only = true,
@@ -143,6 +148,12 @@ fn run(plan: &Plan) -> Result<()> {
         let figures = http::measure(plan).context("/pods beside nginx")?;
         println!("{}", figures.text());
         return none_missed(&figures.targets());
+    }
+    if plan.grpc_only {
+        println!("gRPC");
+        let figures = grpc::measure(plan).context("gRPC")?;
+        println!("{}", figures.text());
+        return report::print_grpc(plan, &figures);
     }
     if plan.metrics_only {
         println!("mainstay");
@@ -191,6 +202,10 @@ fn run(plan: &Plan) -> Result<()> {
     let http = http::measure(plan).context("/pods beside nginx")?;
     println!("{}", http.text());
     targets.extend(http.targets());
+    println!("gRPC");
+    let grpc = grpc::measure(plan).context("gRPC")?;
+    println!("{}", grpc.text());
+    targets.extend(grpc.targets());
     let clustered = if plan.cluster > 0 { Some(cluster::both(plan)?) } else { None };
     targets.extend(clustered.iter().flat_map(|(ours, theirs)| ours.targets(theirs.as_ref())));
     let measured = report::Measured {

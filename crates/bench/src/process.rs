@@ -6,7 +6,16 @@ use anyhow::{Context, Result};
 
 /// CPU time used so far, user and system.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
+    cpu_time_in(&format!("/proc/{pid}/stat"))
+}
+
+/// The same of the thread that asks.
+pub(crate) fn own_cpu_time() -> Result<Duration> {
+    cpu_time_in("/proc/thread-self/stat")
+}
+
+fn cpu_time_in(path: &str) -> Result<Duration> {
+    let stat = fs::read_to_string(path).with_context(|| path.to_owned())?;
     // The command's name may hold spaces and parentheses; fields are counted from behind it.
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let fields: Vec<&str> = rest.split_whitespace().collect();

@@ -9,6 +9,7 @@ use crate::{
     agent::{Figures, Rest, kib_to_mb, median},
     cluster::Clustered,
     floor::Floor,
+    grpc::GrpcFigures,
     metrics::{self, Answer, Scrapes, Stages},
     targets::{self, Target},
 };
@@ -164,8 +165,8 @@ pub(crate) fn print(plan: &Plan, measured: &Measured<'_>, targets: &[Target]) ->
         let page = format!(
             "# Benchmarks\n\nWritten by `cargo xtask bench --write` on {}. Absolute figures move with the machine; the ratio in one run counts.\n\
              The floor is what the same CRI calls need when nothing but a bare client makes them, measured before and after mainstay.\n\n{text}{}",
-            jiff::Timestamp::now().strftime("%Y-%m-%d"),
-            growth_before(&path)
+            today(),
+            parts_before(&path)
         );
         std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -273,24 +274,84 @@ fn version(plan: &Plan) -> &'static str {
     if plan.flavor == mainstay_testkit::Flavor::Debian16 { "1.6" } else { "2.4" }
 }
 
+/// `--grpc`: what the watchers and the callers saw.
+pub(crate) fn print_grpc(plan: &Plan, figures: &GrpcFigures) -> Result<()> {
+    let targets = figures.targets();
+    let text = format!(
+        "\n{} one-container pods, containerd {}, {} cores.\n\n| target | bound | measured | |\n| --- | --- | --- | --- |\n{}",
+        figures.pods,
+        version(plan),
+        std::thread::available_parallelism().map_or(0, usize::from),
+        judged(&targets)
+    );
+    println!("{text}");
+    if plan.write {
+        write_part(
+            GRPC,
+            &format!("Written by `cargo xtask bench --grpc --pods N --write` on {}.\n{text}", today()),
+        )?;
+    }
+    crate::none_missed(&targets)
+}
+
 /// Where the page goes on with what `--metrics` wrote.
 const GROWTH: &str = "\n## With more pods\n";
+/// And with what `--grpc` wrote.
+const GRPC: &str = "\n## gRPC\n";
+
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
 
 /// Puts the tables behind what the full run wrote.
 fn write_growth(text: &str) -> Result<()> {
+    let intro = format!(
+        "Written by `cargo xtask bench --metrics --pods N --write` on {}: one node that is filled up.\n",
+        today()
+    );
+    write_part(GROWTH, &(intro + text))
+}
+
+fn write_part(heading: &str, text: &str) -> Result<()> {
     let path = mainstay_testkit::workspace_root().join("docs/benchmarks.md");
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let before = page.split(GROWTH).next().unwrap_or_default();
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
-    let page = format!(
-        "{before}{GROWTH}\nWritten by `cargo xtask bench --metrics --pods N --write` on {date}: one node that is filled up.\n{text}"
-    );
-    std::fs::write(&path, page.trim_end().to_owned() + "\n")
+    std::fs::write(&path, with_part(&page, heading, text))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What `--metrics` wrote before.
-fn growth_before(path: &std::path::Path) -> String {
+/// The page with this part in the place of what it was, or behind everything.
+fn with_part(page: &str, heading: &str, text: &str) -> String {
+    let (before, after) = match page.split_once(heading) {
+        None => (page, ""),
+        Some((before, rest)) => (before, rest.find(PART).map_or("", |at| rest.get(at..).unwrap_or_default())),
+    };
+    format!("{}\n{heading}\n{}\n{after}", before.trim_end(), text.trim_end())
+}
+
+/// What each part begins with.
+const PART: &str = "\n## ";
+
+/// What `--metrics` and `--grpc` wrote before.
+fn parts_before(path: &std::path::Path) -> String {
     let page = std::fs::read_to_string(path).unwrap_or_default();
-    page.split_once(GROWTH).map(|(_, rest)| format!("{GROWTH}{rest}")).unwrap_or_default()
+    page.split_once(PART).map(|(_, rest)| format!("{PART}{rest}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_page_takes_the_place_of_what_it_was() {
+        let page = "# B\n\nwhole\n\n## With more pods\n\nold\n\n## gRPC\n\nother\n";
+        assert_eq!(
+            with_part(page, GROWTH, "new\n\n"),
+            "# B\n\nwhole\n\n## With more pods\n\nnew\n\n## gRPC\n\nother\n"
+        );
+        assert_eq!(
+            with_part(page, GRPC, "new"),
+            "# B\n\nwhole\n\n## With more pods\n\nold\n\n## gRPC\n\nnew\n"
+        );
+        assert_eq!(with_part("# B\n", GRPC, "new"), "# B\n\n## gRPC\n\nnew\n");
+    }
 }

@@ -72,8 +72,9 @@ pub(crate) struct Opened {
 }
 
 impl Files {
-    /// Reads what is there: upstream's file in `directory`, or else the copy. What cannot be used is set aside, and told of.
-    pub(crate) fn open(directory: &Path, copy: &Path) -> Opened {
+    /// Reads what is there: upstream's file in `directory`, or else the copy. What cannot be used is set aside, and told of. Where neither is there
+    /// it was lost, if pods of an earlier life are `recorded`: such a life always leaves one.
+    pub(crate) fn open(directory: &Path, copy: &Path, recorded: bool) -> Opened {
         let mut problems = Vec::new();
         let file = TextFile::new(directory.join(NAME), MAX_BYTES, &LANE);
         if let Some(above) = copy.parent()
@@ -99,15 +100,23 @@ impl Files {
         let then = "who holds which devices is taken from mainstay's own copy";
         let (ledger, lost) = match file.read(Ledger::from_text, then) {
             Ok(Some(ledger)) => (ledger, false),
-            Ok(None) => match from_copy() {
-                // Nobody held anything, or this is the first life.
-                None => (Ledger::default(), false),
-                Some(ledger) => {
-                    let shown = file.path().display();
-                    problems.push(format!("the state file {shown} is gone; {then}"));
-                    (ledger, true)
+            Ok(None) => {
+                let shown = file.path().display();
+                match from_copy() {
+                    Some(ledger) => {
+                        problems.push(format!("the state file {shown} is gone; {then}"));
+                        (ledger, true)
+                    }
+                    None if recorded => {
+                        problems.push(format!(
+                            "the state file {shown} is gone, and so is mainstay's own copy; nobody can tell which devices containers that run hold"
+                        ));
+                        (Ledger::default(), true)
+                    }
+                    // The first life.
+                    None => (Ledger::default(), false),
                 }
-            },
+            }
             Err(problem) => {
                 problems.push(problem);
                 (from_copy().unwrap_or_default(), true)

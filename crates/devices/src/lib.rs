@@ -60,6 +60,8 @@ pub struct DevicesConfig {
     pub directory: PathBuf,
     /// Where a copy of upstream's file is kept: `<root>/mainstay/devices.json`.
     pub copy: PathBuf,
+    /// Pods of an earlier life are on record: where there is no file, it was lost.
+    pub recorded: bool,
     /// Where it is told who holds what.
     pub assignments: watch::Sender<Arc<Assignments>>,
     /// How long plugins may take.
@@ -154,10 +156,10 @@ pub struct Given(Vec<Ask>);
 /// # Errors
 /// When the directory or its socket cannot be had.
 pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Vec<String>), DevicesError> {
-    let DevicesConfig { directory, copy, assignments, patience, counters } = config;
+    let DevicesConfig { directory, copy, recorded, assignments, patience, counters } = config;
     let directory = Directory::open(&directory)?;
     let listener = directory.listen()?;
-    let Opened { files, ledger, lost, problems } = Files::open(directory.path(), &copy);
+    let Opened { files, ledger, lost, problems } = Files::open(directory.path(), &copy, recorded);
     let book = Book { ledger, lost, ..Book::default() };
     let devices = Devices {
         inner: Arc::new(Inner {
@@ -175,6 +177,8 @@ pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Vec<S
     devices.publish();
     registration::serve(listener, devices.clone(), tasks);
     let (writer, shutdown) = (devices.clone(), tasks.shutdown());
+    // Also where nobody holds anything: a file that is not there another time was lost.
+    devices.inner.unwritten.notify_one();
     tasks.spawn("device file", async move { writer.write_when_changed(&shutdown).await });
     if !devices.book().ledger.awaited().is_empty() {
         let (waiter, shutdown) = (devices.clone(), tasks.shutdown());
@@ -450,14 +454,28 @@ impl Devices {
             book.lost = false;
             count
         };
+        self.publish();
         self.inner.unwritten.notify_one();
         count
+    }
+
+    /// Pods with containers that hold devices which nobody can name.
+    #[must_use]
+    pub fn unsure_pods(&self) -> Vec<PodUid> {
+        self.book().ledger.unsure().keys().map(|uid| PodUid::from(uid.as_str())).collect()
+    }
+
+    /// How many such containers there are.
+    #[must_use]
+    pub fn unsure_containers(&self) -> usize {
+        self.book().ledger.unsure().values().map(BTreeMap::len).sum()
     }
 
     /// Only these containers of the pod run. Others hold nothing that nobody can name.
     pub fn note_running(&self, uid: &PodUid, runs: impl Fn(&str) -> bool) {
         let changed = self.book().ledger.clear(uid.as_str(), runs);
         if changed {
+            self.publish();
             self.inner.unwritten.notify_one();
         }
     }
@@ -513,7 +531,7 @@ impl Devices {
             }
             let held =
                 held.into_iter().map(|((uid, name), devices)| (PodUid::from(uid), name.into(), devices));
-            (book.ledger.amounts(), allocatable, held.collect::<Vec<_>>(), book.deaf)
+            (book.ledger.amounts(!book.lost), allocatable, held.collect::<Vec<_>>(), book.deaf)
         };
         self.inner.assignments.send_if_modified(|now| {
             let mut next = Assignments::clone(now);

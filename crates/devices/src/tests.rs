@@ -127,13 +127,23 @@ struct World {
 }
 
 fn world(root: &Path, patience: Patience) -> World {
+    world_of(root, patience, false)
+}
+
+fn world_of(root: &Path, patience: Patience, recorded: bool) -> World {
     let tasks = TaskGroup::new();
     let (sender, assignments) = watch::channel(Arc::default());
     let directory = root.join("device-plugins");
     let counters = Arc::default();
     let copy = root.join("mainstay/devices.json");
-    let config =
-        DevicesConfig { directory: directory.clone(), copy, assignments: sender, patience, counters };
+    let config = DevicesConfig {
+        directory: directory.clone(),
+        copy,
+        recorded,
+        assignments: sender,
+        patience,
+        counters,
+    };
     let (devices, problems) = start(config, &tasks).unwrap();
     let problem = problems.into_iter().next();
     World { directory, tasks, devices, problem, assignments }
@@ -250,6 +260,7 @@ async fn an_answer_without_contents_is_none() {
     world.end().await;
 }
 
+/// D1 and D2.
 #[tokio::test]
 async fn one_that_cannot_say_what_it_can_do_is_not_taken() {
     let root = tempfile::tempdir().unwrap();
@@ -392,18 +403,61 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
     let fourth = world(root.path(), Patience::default());
     assert!(fourth.problem.is_none() && !fourth.devices.is_lost());
     let _plugin = fourth.plug(Fake::default()).await.unwrap();
-    fourth.has(2, 2).await;
+    // Nobody can be given any, and nobody is told otherwise.
+    fourth.has(0, 2).await;
     assert!(!fourth.devices.is_due(&pod("p", 1)), "it runs with what it has");
     let refused = fourth.devices.admit(&pod("q", 1)).await.unwrap_err().to_string();
     assert!(refused.starts_with("container c of pod p holds devices of example.com/dev"), "{refused}");
     // It runs on, then it ends: its own container is given some, then so is everybody.
     fourth.devices.note_running(&PodUid::from("p"), |name| name == "c");
     assert!(!fourth.devices.is_due(&pod("p", 1)));
+    assert_eq!(fourth.devices.unsure_pods(), [PodUid::from("p")]);
     fourth.devices.note_running(&PodUid::from("p"), |_| false);
+    fourth.has(2, 2).await;
+    assert!(fourth.devices.unsure_pods().is_empty());
     assert!(fourth.devices.is_due(&pod("p", 1)));
     fourth.devices.admit(&pod("p", 1)).await.unwrap();
     fourth.devices.admit(&pod("q", 1)).await.unwrap();
     fourth.end().await;
+}
+
+/// A file that is gone is as good as one that cannot be used, where there was a life before this one.
+#[tokio::test]
+async fn files_that_are_gone_were_lost_if_pods_are_on_record() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, copy) = (
+        root.path().join("device-plugins/kubelet_internal_checkpoint"),
+        root.path().join("mainstay/devices.json"),
+    );
+    let first = world_of(root.path(), Patience::default(), false);
+    assert!(!first.devices.is_lost() && first.problem.is_none(), "there was none");
+    first.end().await;
+    assert!(file.exists() && copy.exists(), "also where nobody holds anything");
+
+    let second = world_of(root.path(), Patience::default(), true);
+    assert!(!second.devices.is_lost() && second.problem.is_none());
+    let _plugin = second.plug(Fake::default()).await.unwrap();
+    second.has(2, 2).await;
+    second.devices.admit(&pod("p", 1)).await.unwrap();
+    second.end().await;
+
+    for path in [&file, &copy] {
+        std::fs::remove_file(path).unwrap();
+    }
+    let third = world_of(root.path(), Patience::default(), true);
+    assert!(third.problem.as_ref().unwrap().contains("is gone, and so is mainstay's own copy"));
+    assert!(third.devices.is_lost());
+    let _plugin = third.plug(Fake::default()).await.unwrap();
+    // Before it is known who runs, nobody can be given anything; nor after that, until they have ended.
+    third.has(0, 2).await;
+    let (runs, names) = (pod("p", 1), ["c".to_owned()]);
+    assert_eq!(third.devices.rebuild([(&runs, names.as_slice())]), 1);
+    third.has(0, 2).await;
+    assert!(third.devices.admit(&pod("q", 1)).await.is_err());
+    third.devices.release(&PodUid::from("p"));
+    third.has(2, 2).await;
+    third.devices.admit(&pod("q", 1)).await.unwrap();
+    third.end().await;
 }
 
 #[tokio::test]
@@ -420,6 +474,21 @@ async fn noise_on_the_socket_is_the_callers_trouble() {
         let mut answer = Vec::new();
         let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
         assert!(read.is_ok(), "the connection is closed");
+    }
+    // A call whose message is none: less than it says, a field of no type.
+    let stream = UnixStream::connect(world.directory.join("kubelet.sock")).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(Calls(world.tasks.clone()), TokioIo::new(stream))
+            .await
+            .unwrap();
+    world.tasks.spawn("connection", async move { drop(connection.await) });
+    for message in ["\0\0\0\0\x05", "\0\0\0\0\x01\x0f"] {
+        let request = hyper::Request::post("http://node/v1beta1.Registration/Register")
+            .header("content-type", "application/grpc")
+            .body(message.to_owned())
+            .unwrap();
+        let answer = tokio::time::timeout(SOON, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "13", "{message:?}");
     }
     let _plugin = world.plug(Fake::default()).await.unwrap();
     world.has(2, 2).await;

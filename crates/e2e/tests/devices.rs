@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use mainstay_e2e::{DevicePlugin, PodSeen, SOON, World, ask, idle, register, sh, with};
+use mainstay_e2e::{DevicePlugin, Listening, PodSeen, SOON, World, ask, idle, node_api, register, sh, with};
 use mainstay_testkit::{Flavor, mainstay_binary, tool, wait_until};
 use serde_json::{Value, json};
 
@@ -358,7 +358,8 @@ fn a_lost_file_of_devices_is_rebuilt() {
     fs::write(&file, "[]").unwrap();
     fs::write(&copy, "{}").unwrap();
     world.node.start_again().unwrap();
-    node_has(&world, "3", "3");
+    // Nor is anybody told that there were any: the scheduler would send one pod after the other.
+    node_has(&world, "0", "3");
     was_set_aside(&world, "devices.json");
     world.put("four", wants(1)).unwrap();
     let refused = world
@@ -388,11 +389,33 @@ fn only_the_pod_of_a_plugin_that_hangs_waits() {
     let world = World::start(Flavor::Debian16).unwrap();
     let plugin = plugin(&world, &["a"]);
     node_has(&world, "1", "1");
+    const QUICK: &str = "example.com/quick";
+    let mut quick = DevicePlugin::new(program(), &world.node, QUICK, &devices(&["q"])).unwrap();
+    quick.start().unwrap();
+    wait_until(SOON, "the other plugin's device", || {
+        let node = world.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if node.contains(r#""example.com/quick":"1""#) { Ok(()) } else { Err(node) }
+    })
+    .unwrap();
+    let watch = Listening::start(node_api(&world.node, &["watch"]).unwrap()).unwrap();
     plugin.put("hang", "").unwrap();
     world.put("slow", wants(1)).unwrap();
     world.wait("slow", "its wait", |pod| pod.waits("c") == "WaitingForDevicePlugin").unwrap();
-    world.put("other", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] })).unwrap();
+    let resources = json!({ "resources": { "limits": { QUICK: 1 } } });
+    let other = json!({ "terminationGracePeriodSeconds": 1, "containers": [with(idle("c"), resources)] });
+    world.put("other", other).unwrap();
     world.running("other").unwrap();
+    // Only who waits for a plugin was ever said to.
+    let full_name = world.full_name("other");
+    let runs = |event: &Value| !event["pod"]["status"]["containerStatuses"][0]["state"]["running"].is_null();
+    let told = watch
+        .wait("the other pod running", |said| {
+            let of: Vec<Value> =
+                said.iter().filter(|it| it["pod"]["metadata"]["name"] == full_name).cloned().collect();
+            of.last().is_some_and(runs).then_some(of)
+        })
+        .unwrap();
+    assert!(!json!(told).to_string().contains("WaitingForDevicePlugin"), "{told:?}");
     plugin.put("refuse", "it is broken").unwrap();
     plugin.take_away("hang").unwrap();
     let message = "Pod was rejected: Allocate failed due to rpc error: code = Internal desc = it is broken, which is unexpected";

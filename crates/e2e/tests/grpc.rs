@@ -5,11 +5,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mainstay_e2e::{Listening, PodSeen, SOON, World, ask, idle, node_api, sh, with};
 use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
+use rustix::fs::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
 const SOCKETS: [&str; 3] = ["pod-info/kubelet.sock", "pods-api/pods-api.sock", "pod-resources/kubelet.sock"];
@@ -520,4 +523,18 @@ fn members_of_a_group_may_ask() {
         assert_eq!((socket.gid(), socket.mode() & 0o777), (54321, 0o660));
     }
     assert_eq!(fs::metadata(node.root()).unwrap().mode() & 0o001, 0o001, "they get through");
+    // Who connects is this thread's business alone.
+    let connects = |group: u32| {
+        let path = node.root().join(SOCKETS[1]);
+        let member = std::thread::spawn(move || {
+            let (user, group) = (Uid::from_raw(54322), Gid::from_raw(group));
+            set_thread_groups(&[]).unwrap();
+            set_thread_res_gid(group, group, group).unwrap();
+            set_thread_res_uid(user, user, user).unwrap();
+            UnixStream::connect(path).map(drop).map_err(|error| error.kind())
+        });
+        member.join().unwrap()
+    };
+    assert_eq!(connects(54321), Ok(()));
+    assert_eq!(connects(54323), Err(std::io::ErrorKind::PermissionDenied));
 }

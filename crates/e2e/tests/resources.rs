@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use mainstay_e2e::{CgroupFiles, DevicePlugin, PodSeen, SOON, World, ask, idle, with};
 use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
@@ -201,6 +201,15 @@ fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
     runs_on(&world, "", &own, "0");
     runs_on(&world, "besteffort", &shared, &all_but(0));
     let (whole, file) = (state(&world), world.node.root().join("cpu_manager_state"));
+    // Gone without a trace, though pods of an earlier life are on record.
+    world.node.kill9();
+    fs::remove_file(&file).unwrap();
+    world.node.start_again().unwrap();
+    kept(&world, &all_but(0), &json!({ own.uid(): { "c": "0" } }));
+    assert_eq!(state(&world), whole);
+    holds(&world, "own", "cpu_ids", &json!(["0"]));
+    runs_on(&world, "", &world.running("own").unwrap(), "0");
+    world.node_event("StateFileSetAside", "cpu_manager_state is gone").unwrap();
     // Cut off; changed; of nobody; on CPUs that are not there.
     let elsewhere = format!(
         r#"{{"policyName":"static","defaultCpuSet":"0","entries":{{"{}":{{"c":"4000"}}}},"checksum":0}}"#,
@@ -235,6 +244,97 @@ fn a_state_file_that_cannot_be_used_is_rebuilt_from_what_runs() {
         assert!(message.contains("cpu_manager_state.bad-"), "{at}: {message}");
     }
     world.node_event("StateFileSetAside", "cpu_manager_state").unwrap();
+}
+
+/// A container that the runtime does not update, because the shim that would do it hangs, holds up no other container's cpuset.
+#[test]
+fn a_container_that_cannot_be_told_its_cpus_holds_up_no_other() {
+    let world = World::with_config(Flavor::Debian16, &fixed("")).unwrap();
+    for name in ["stuck", "free"] {
+        world.put(name, simple()).unwrap();
+    }
+    let [stuck, free] = ["stuck", "free"].map(|name| world.running(name).unwrap());
+    let all = format!("0-{}", last_cpu());
+    runs_on(&world, "besteffort", &stuck, &all);
+    let pid = world.crictl(&["inspect", stuck.id("c")]).unwrap()["info"]["pid"].as_u64().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let shim = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().to_owned();
+    let frozen = Frozen::new(&shim);
+    world.put("own", guaranteed("1")).unwrap();
+    runs_on(&world, "", &world.running("own").unwrap(), "0");
+    runs_on(&world, "besteffort", &free, &all_but(0));
+    let files = pod_cgroup(&world, "besteffort", &stuck).container(stuck.id("c"));
+    assert_eq!(files.cpus(), all, "it cannot be told");
+    drop(frozen);
+    runs_on(&world, "besteffort", &stuck, &all_but(0));
+}
+
+/// A process that is stopped, and goes on when this is dropped.
+struct Frozen(String);
+
+impl Frozen {
+    fn new(pid: &str) -> Self {
+        signal("-STOP", pid);
+        Self(pid.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        signal("-CONT", &self.0);
+    }
+}
+
+fn signal(name: &str, pid: &str) {
+    assert!(Command::new("kill").args([name, pid]).status().unwrap().success(), "kill {name} {pid}");
+}
+
+/// Where the file of who holds what was lost, and something runs of which nobody can say whose it is, because the API server is away, a pod that wants
+/// CPUs of its own waits and says for what. Nobody else waits.
+#[test]
+fn a_pod_says_that_it_waits_until_it_is_known_who_holds_what() {
+    let world = World::with_config(Flavor::Debian16, &fixed("")).unwrap();
+    world.put("own", guaranteed("1")).unwrap();
+    let own = world.running("own").unwrap();
+    runs_on(&world, "", &own, "0");
+    let World { node: mut before, containerd } = world;
+    before.kill9();
+    // As it is after a takeover from another kubelet: a pod runs, and there is no record of it.
+    let root = before.root().to_owned();
+    fs::remove_dir_all(root.join("mainstay")).unwrap();
+    fs::write(root.join("cpu_manager_state"), "{").unwrap();
+    before.remove_manifest("own.json").unwrap();
+    let same_node = format!(
+        "{}, cgroupRoot: {}, podLogsDir: {}}}",
+        fixed("").trim_end_matches('}'),
+        before.cgroup_root(),
+        before.pod_logs().display()
+    );
+    let nobody = containerd.dir().join("nobody.kubeconfig");
+    let cluster = json!({ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } });
+    let context = json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [cluster], "contexts": [context],
+        "users": [{ "name": "u", "user": {} }],
+    });
+    fs::write(&nobody, config.to_string()).unwrap();
+    let node = Node::builder()
+        .containerd(&containerd)
+        .root(&root)
+        .manifests(before.manifests())
+        .config(&same_node)
+        .args([format!("--kubeconfig={}", nobody.display())])
+        .start()
+        .unwrap();
+    let world = World { node, containerd };
+    world.put("late", guaranteed("1")).unwrap();
+    world.put("shared", simple()).unwrap();
+    let waits = world.wait("late", "its wait", |pod| pod.waits("c") == "WaitingForResourceState").unwrap();
+    assert!(waits.waiting_message("c").contains("was lost"), "{}", waits.waiting_message("c"));
+    assert!(world.sandboxes_of(waits.uid()).unwrap().is_empty(), "nothing is made of it");
+    world.running("shared").unwrap();
+    // What it made goes with it, before the runtime does.
+    drop(before);
 }
 
 /// R23 and R24.
@@ -600,6 +700,57 @@ fn either_kubelet_reads_the_others_files() {
     let upstream = both().config(&same_node).upstream().start().unwrap();
     assert_eq!(wait_until(LONG, "the pod under upstream's kubelet again", || runs(&upstream)).unwrap(), id);
     assert_eq!(read(), theirs);
+}
+
+/// Upstream's kubelet starts on mainstay's files of what pods hold as a whole, and leaves them as they are.
+#[test]
+fn upstreams_kubelet_reads_what_pods_hold_as_a_whole() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let shared = containerd.dir().join("shared");
+    let (root, manifests) = (shared.join("root"), shared.join("manifests"));
+    let config = fixed(
+        ", featureGates: {PodLevelResourceManagers: true}, topologyManagerPolicy: restricted, topologyManagerScope: pod, memoryManagerPolicy: Static, systemReserved: {memory: 100Mi}, evictionHard: {memory.available: 28Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]",
+    );
+    let both = || Node::builder().containerd(&containerd).root(&root).manifests(&manifests);
+    let mut mainstay = both().config(&config).start().unwrap();
+    let same_node = format!(
+        "{}, cgroupRoot: {}, podLogsDir: {}}}",
+        config.trim_end_matches('}'),
+        mainstay.cgroup_root(),
+        mainstay.pod_logs().display()
+    );
+    let uid = "3f1c2a5e-0000-4000-8000-000000000009";
+    let list = json!({ "cpu": "1", "memory": "128Mi" });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "whole", "namespace": "default", "uid": uid },
+        "spec": {
+            "terminationGracePeriodSeconds": 1, "containers": [idle("c"), idle("d")],
+            "resources": { "requests": list, "limits": list },
+        },
+    });
+    mainstay.write_manifest("whole.yaml", &pod.to_string()).unwrap();
+    let ids = |node: &Node| -> Result<Vec<String>, String> {
+        let pods = node.get("/pods").map_err(|error| format!("{error:#}"))?;
+        let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+        let statuses =
+            pods["items"][0]["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        let running = statuses.iter().filter(|status| !status["state"]["running"].is_null());
+        let ids: Vec<String> =
+            running.filter_map(|it| it["containerID"].as_str().map(str::to_owned)).collect();
+        if ids.len() == 2 { Ok(ids) } else { Err(pods.to_string()) }
+    };
+    let before = wait_until(LONG, "the pod under mainstay", || ids(&mainstay)).unwrap();
+    mainstay.sigterm().unwrap();
+    let files = ["cpu_manager_state", "memory_manager_state"].map(|name| root.join(name));
+    let read = || files.each_ref().map(|file| fs::read_to_string(file).unwrap_or_default());
+    let ours = read();
+    for text in &ours {
+        assert!(text.contains("podEntries") && text.contains(uid), "{text}");
+    }
+    let upstream = both().config(&same_node).upstream().start().unwrap();
+    assert_eq!(wait_until(LONG, "the pod under upstream's kubelet", || ids(&upstream)).unwrap(), before);
+    assert_eq!(read(), ours);
 }
 
 /// CPUs and devices of the same NUMA nodes or nothing: a device of a node that this machine does not have is with nobody's CPUs.

@@ -5,6 +5,7 @@ use mainstay_e2e::seen::{
     OBEDIENT, PATIENCE, Seen, cgroups, in_runtime, manifest, parse, persisted, pod, quick, running, same,
     server, shell, start,
 };
+use mainstay_e2e::{Listening, ask, node_api};
 use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -68,9 +69,15 @@ fn a_hundred_pods(flavor: Flavor) -> Result<()> {
     let ips: BTreeSet<&str> = before.iter().filter_map(|pod| pod.0["status"]["podIP"].as_str()).collect();
     ensure!(ips.len() == COUNT, "{} addresses", ips.len());
 
-    // Killed with a hundred pods: complete at once, nothing touched.
+    // Killed with a hundred pods: complete at once, nothing touched. Nor is anybody told otherwise who asks by gRPC, in another language.
     persisted(&node)?;
+    let asked = Listening::start(node_api(&node, &["poll-conditions", "3600"])?)?;
+    let name = |pod: &Seen| pod.0["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let ready: serde_json::Map<_, _> = before.iter().map(|pod| (name(pod), json!(true))).collect();
+    let ready = serde_json::Value::Object(ready);
+    asked.wait("all pods ready", |said| said.contains(&ready).then_some(()))?;
     node.kill9();
+    asked.wait("that nobody answers", |said| said.contains(&json!("UNAVAILABLE")).then_some(()))?;
     node.spawn_again()?;
     // How soon it comes is measured by the bench.
     let after = wait_until(PATIENCE, "a list", || match node.http().get("/pods") {
@@ -81,6 +88,22 @@ fn a_hundred_pods(flavor: Flavor) -> Result<()> {
     ensure!(after.len() == COUNT, "{} pods in the first list", after.len());
     before.iter().zip(&after).try_for_each(|(before, after)| same(before, after))?;
     ensure!(in_runtime(&containerd, None)?.sandboxes.len() == COUNT);
+    wait_until(PATIENCE, "an answer by gRPC", || match ask(&node, &["conditions"]) {
+        Ok(list) if list["Pods"].as_array().is_some_and(|pods| pods.len() == COUNT) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    // It goes on asking for a while after everything is known again.
+    wait_until(PATIENCE, "more answers", || {
+        let text = node.get("/metrics").map_err(|error| format!("{error:#}"))?;
+        let series = "kubelet_pod_info_endpoint_requests_list{server_api_version=\"v1alpha1\"} ";
+        let count = text.lines().find_map(|line| line.strip_prefix(series)?.parse::<u64>().ok());
+        if count.is_some_and(|count| count >= 50) { Ok(()) } else { Err(format!("{count:?} answers")) }
+    })?;
+    let said = asked.said();
+    let refusals = ["UNAVAILABLE", "FAILED_PRECONDITION", "DEADLINE_EXCEEDED"];
+    let fine = said.iter().all(|answer| *answer == ready || refusals.iter().any(|code| answer == code));
+    ensure!(fine, "{said:?}");
+    drop(asked);
 
     for name in &names {
         node.remove_manifest(&format!("{name}.yaml"))?;

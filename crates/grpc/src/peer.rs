@@ -23,6 +23,8 @@ const MAX_STREAMS: usize = 2048;
 const MAX_PEER_MASKS: usize = 8;
 /// How long a mask counts as used.
 const MASK_MEMORY: Duration = Duration::from_secs(60);
+/// Refused calls of one peer of which the rest is waited for: as many as a connection may have open.
+const MAX_PEER_REFUSALS: usize = 1024;
 /// Peers that are remembered beyond those that are connected.
 const MAX_IDLE_PEERS: usize = 256;
 
@@ -42,10 +44,11 @@ impl Default for Rate {
     }
 }
 
-/// Who is at the other end: the pod that the process belongs to, else its user.
+/// Who is at the other end: the pod that the process belongs to, else the service of the machine and its user, else its user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
     Pod(Box<str>),
+    Service(Box<str>, u32),
     User(u32),
 }
 
@@ -56,12 +59,29 @@ impl Peer {
         // A process of another PID namespace than ours has no number here.
         if let Some(pid) = credentials.pid().filter(|pid| *pid > 0)
             && let Ok(cgroups) = tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await
-            && let Some(uid) = cgroups.lines().find_map(pod_of)
         {
-            return Self::Pod(uid.into());
+            return Self::in_cgroups(&cgroups, credentials.uid());
         }
         Self::User(credentials.uid())
     }
+
+    fn in_cgroups(cgroups: &str, user: u32) -> Self {
+        if let Some(uid) = cgroups.lines().find_map(pod_of) {
+            return Self::Pod(uid.into());
+        }
+        match cgroups.lines().find_map(service_of) {
+            Some(service) => Self::Service(service.into(), user),
+            None => Self::User(user),
+        }
+    }
+}
+
+/// The service that systemd runs, in a line of `/proc/PID/cgroup`. Only below the system's own slice: there nobody but root makes one, while
+/// users make as many as they like in theirs.
+fn service_of(line: &str) -> Option<&str> {
+    let path = line.splitn(3, ':').nth(2)?.strip_prefix("/system.slice/")?;
+    // The outermost: what is below it is the service's own.
+    path.split('/').find(|part| part.ends_with(".service"))
 }
 
 /// The pod's UID in a line of `/proc/PID/cgroup`, by either driver's names.
@@ -93,8 +113,19 @@ struct Known {
     at: Instant,
     connections: usize,
     streams: usize,
-    /// Field masks, by a print of each, and when they were last used.
-    masks: Vec<(u64, Instant)>,
+    masks: Vec<UsedMask>,
+    /// Refused calls that are read to their end.
+    refusals: usize,
+}
+
+/// A field mask, by a print of it.
+#[derive(Debug)]
+struct UsedMask {
+    print: u64,
+    /// When a call last asked for it, or a stream with it ended.
+    used: Instant,
+    /// Streams that are open with it: for them every pod that changes is encoded.
+    streams: usize,
 }
 
 impl Peers {
@@ -121,6 +152,7 @@ impl Peers {
             connections: 0,
             streams: 0,
             masks: Vec::new(),
+            refusals: 0,
         });
         if entry.connections >= MAX_PEER_CONNECTIONS {
             return None;
@@ -130,30 +162,53 @@ impl Peers {
         Some(Place { peers: Arc::clone(self), peer })
     }
 
-    /// A place for a stream; `None` when the peer, or all together, have too many.
-    fn enter_stream(self: &Arc<Self>, peer: &Peer) -> Option<StreamPlace> {
+    /// A place for a stream; `None` when the peer, or all together, have too many. A field mask, which the peer may use, is used as long as the
+    /// stream is open.
+    fn enter_stream(self: &Arc<Self>, peer: &Peer, mask: Option<u64>) -> Option<StreamPlace> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.values().map(|known| known.streams).sum::<usize>() >= MAX_STREAMS {
             return None;
         }
         let own = known.get_mut(peer).filter(|known| known.streams < MAX_PEER_STREAMS)?;
         own.streams += 1;
+        if let Some(used) = own.masks.iter_mut().find(|it| Some(it.print) == mask) {
+            used.streams += 1;
+        }
         drop(known);
-        Some(StreamPlace { peers: Arc::clone(self), peer: peer.clone() })
+        Some(StreamPlace { peers: Arc::clone(self), peer: peer.clone(), mask })
+    }
+
+    fn leave_stream(&self, peer: &Peer, mask: Option<u64>, now: Instant) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = known.get_mut(peer) else { return };
+        own.streams = own.streams.saturating_sub(1);
+        if let Some(used) = own.masks.iter_mut().find(|it| Some(it.print) == mask) {
+            used.streams = used.streams.saturating_sub(1);
+            used.used = now;
+        }
+    }
+
+    /// A place for a refused call; `None` when the peer has too many.
+    fn enter_refusal(self: &Arc<Self>, peer: &Peer) -> Option<RefusalPlace> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = known.get_mut(peer).filter(|known| known.refusals < MAX_PEER_REFUSALS)?;
+        own.refusals += 1;
+        drop(known);
+        Some(RefusalPlace { peers: Arc::clone(self), peer: peer.clone() })
     }
 
     /// Whether the peer may use this field mask beside those that it uses.
     fn take_mask(&self, peer: &Peer, print: u64, now: Instant) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(own) = known.get_mut(peer) else { return false };
-        own.masks.retain(|(_, used)| now.saturating_duration_since(*used) < MASK_MEMORY);
-        if let Some((_, used)) = own.masks.iter_mut().find(|(mask, _)| *mask == print) {
-            *used = now;
+        own.masks.retain(|it| it.streams > 0 || now.saturating_duration_since(it.used) < MASK_MEMORY);
+        if let Some(used) = own.masks.iter_mut().find(|it| it.print == print) {
+            used.used = now;
             return true;
         }
         let has_room = own.masks.len() < MAX_PEER_MASKS;
         if has_room {
-            own.masks.push((print, now));
+            own.masks.push(UsedMask { print, used: now, streams: 0 });
         }
         has_room
     }
@@ -192,42 +247,68 @@ impl Place {
         self.peers.take(&self.peer, Instant::now())
     }
 
-    /// A place for one more stream.
+    /// A place for one more stream, with this field mask.
     ///
     /// # Errors
     /// What to say when there is none.
-    pub(crate) fn enter_stream(&self) -> Result<StreamPlace, Status> {
-        self.peers.enter_stream(&self.peer).ok_or_else(|| {
+    pub(crate) fn enter_stream(&self, mask: Option<MaskPrint>) -> Result<StreamPlace, Status> {
+        self.peers.enter_stream(&self.peer, mask.map(|MaskPrint(print)| print)).ok_or_else(|| {
             let message = format!("too many streams: a caller may have {MAX_PEER_STREAMS} open");
             Status::new(Code::ResourceExhausted, message)
         })
+    }
+
+    /// A place for one more refused call that is read to its end.
+    pub(crate) fn enter_refusal(&self) -> Option<RefusalPlace> {
+        self.peers.enter_refusal(&self.peer)
     }
 
     /// Whether a call with this field mask may be made now.
     ///
     /// # Errors
     /// What to say when it may not.
-    pub(crate) fn may_mask(&self, mask: &[u8]) -> Result<(), Status> {
-        if self.peers.take_mask(&self.peer, fnv1a_64(mask), Instant::now()) {
-            return Ok(());
+    pub(crate) fn may_mask(&self, mask: &[u8]) -> Result<MaskPrint, Status> {
+        let print = fnv1a_64(mask);
+        if self.peers.take_mask(&self.peer, print, Instant::now()) {
+            return Ok(MaskPrint(print));
         }
-        let message = format!("too many different field masks: a caller may use {MAX_PEER_MASKS} a minute");
+        let message = format!(
+            "too many different field masks: a caller may use {MAX_PEER_MASKS} a minute, those of open streams among them"
+        );
         Err(Status::new(Code::ResourceExhausted, message))
     }
 }
+
+/// A field mask that a call may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaskPrint(u64);
 
 /// A stream's place, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     peers: Arc<Peers>,
     peer: Peer,
+    mask: Option<u64>,
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
+        self.peers.leave_stream(&self.peer, self.mask, Instant::now());
+    }
+}
+
+/// A refused call's place, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct RefusalPlace {
+    peers: Arc<Peers>,
+    peer: Peer,
+}
+
+impl Drop for RefusalPlace {
+    fn drop(&mut self) {
         let mut known = self.peers.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get_mut(&self.peer) {
-            known.streams = known.streams.saturating_sub(1);
+            known.refusals = known.refusals.saturating_sub(1);
         }
     }
 }
@@ -250,12 +331,17 @@ mod tests {
         let peers = Arc::new(Peers::new(Rate::default()));
         let now = Instant::now();
         let [greedy, other] = [1, 2].map(|user| peers.enter(Peer::User(user), now).unwrap());
-        let mut streams: Vec<_> = (0..2000).filter_map(|_| greedy.enter_stream().ok()).collect();
+        let mut streams: Vec<_> = (0..2000).filter_map(|_| greedy.enter_stream(None).ok()).collect();
         assert_eq!(streams.len(), MAX_PEER_STREAMS);
-        assert_eq!(greedy.enter_stream().unwrap_err().code, Code::ResourceExhausted);
-        assert!(other.enter_stream().is_ok(), "whatever the first one has");
+        assert_eq!(greedy.enter_stream(None).unwrap_err().code, Code::ResourceExhausted);
+        assert!(other.enter_stream(None).is_ok(), "whatever the first one has");
         streams.pop();
-        assert!(greedy.enter_stream().is_ok(), "one has ended");
+        assert!(greedy.enter_stream(None).is_ok(), "one has ended");
+        let mut refusals: Vec<_> = (0..2000).filter_map(|_| greedy.enter_refusal()).collect();
+        assert_eq!(refusals.len(), MAX_PEER_REFUSALS);
+        assert!(greedy.enter_refusal().is_none() && other.enter_refusal().is_some());
+        refusals.pop();
+        assert!(greedy.enter_refusal().is_some(), "one was read");
 
         let used = |peer: u32, masks: std::ops::Range<u64>, after: u64| {
             let now = now + Duration::from_secs(after);
@@ -266,6 +352,47 @@ mod tests {
         assert_eq!(used(2, 50..60, 30), MAX_PEER_MASKS, "whatever the first one uses");
         assert_eq!(used(1, 100..200, 80), 0);
         assert_eq!(used(1, 100..200, 91), MAX_PEER_MASKS, "the others are a minute old");
+    }
+
+    #[test]
+    fn the_masks_of_open_streams_are_used() {
+        let peers = Arc::new(Peers::new(Rate::default()));
+        let (start, peer) = (Instant::now(), Peer::User(1));
+        let _place = peers.enter(peer.clone(), start).unwrap();
+        let late = |seconds: u64| start + Duration::from_secs(seconds);
+        let used = |masks: std::ops::Range<u64>, at: u64| {
+            masks.filter(|mask| peers.take_mask(&peer, *mask, late(at))).count()
+        };
+        assert_eq!(used(0..5, 0), 5);
+        let streams: Vec<_> = (0..5).map(|mask| peers.enter_stream(&peer, Some(mask)).unwrap()).collect();
+        let twice = peers.enter_stream(&peer, Some(4)).unwrap();
+        assert_eq!(used(100..200, 3600), 3, "five watches go on, however long ago they began");
+        assert_eq!(used(0..5, 3600), 5, "what is used may be used");
+        drop(streams);
+        assert_eq!(used(200..300, 3700), 7, "one is open still, the others are a minute old");
+        drop(twice);
+    }
+
+    #[test]
+    fn the_service_of_a_process() {
+        let user = |number| Peer::User(number);
+        let service = |name: &str, number| Peer::Service(name.into(), number);
+        let uid = "12345678-1234-1234-1234-123456789abc";
+        for (cgroups, expected) in [
+            ("0::/system.slice/agent.service", service("agent.service", 7)),
+            ("0::/system.slice/agent.service/own/x.service", service("agent.service", 7)),
+            ("0::/system.slice/system-agent.slice/agent@1.service", service("agent@1.service", 7)),
+            ("2:cpu:/\n1:name=systemd:/system.slice/agent.service\n0::/", service("agent.service", 7)),
+            // Whoever makes these himself gets no more for it.
+            ("0::/user.slice/user-7.slice/user@7.service/app.slice/x.service", user(7)),
+            ("0::/user.slice/user-7.slice/session-1.scope", user(7)),
+            ("0::/system.slice/docker-1.scope", user(7)),
+            ("0::/", user(7)),
+        ] {
+            assert_eq!(Peer::in_cgroups(cgroups, 7), expected, "{cgroups}");
+        }
+        let pod = format!("0::/system.slice/containerd.service/kubepods/pod{uid}/c");
+        assert_eq!(Peer::in_cgroups(&pod, 7), Peer::Pod(uid.into()), "a pod before all");
     }
 
     #[test]

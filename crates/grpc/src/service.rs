@@ -109,33 +109,40 @@ impl Service {
         B: Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let call = match wire::method(&request) {
-            Ok((service, method)) => match self.find(service, method) {
-                Ok(call) => call,
-                Err(status) => return wire::refuse(&status),
-            },
-            Err(response) => return *response,
-        };
+        match self.let_in(place, &request) {
+            Ok((call, ended)) => wire::respond(self.answer(call, request).await, ended),
+            Err(refused) => {
+                // What is left unread is reset; after a thousand of these HTTP/2 ends the connection, with every watch on it. Whoever begins more calls
+                // than that and ends none has it so.
+                let body = request.into_body();
+                if !body.is_end_stream()
+                    && let Some(_place) = place.enter_refusal()
+                {
+                    wire::skip(body).await;
+                }
+                *refused
+            }
+        }
+    }
+
+    /// Which call it is, if the caller may make it now.
+    fn let_in<B>(&self, place: &Place, request: &Request<B>) -> Result<(Call, Ended), Box<Response<Reply>>> {
+        let refuse = |status: Status| Box::new(wire::refuse(&status));
+        let (service, method) = wire::method(request)?;
+        let call = self.find(service, method).map_err(refuse)?;
         if !call.streams() && !place.may_ask() {
-            return wire::refuse(&Status::new(Code::ResourceExhausted, "rejected by rate limit"));
+            return Err(refuse(Status::new(Code::ResourceExhausted, "rejected by rate limit")));
         }
         let masks: Vec<&[u8]> = pods::masks(request.headers()).collect();
-        if matches!(self.api, Api::Pods(_))
-            && !masks.is_empty()
-            && let Err(status) = place.may_mask(&masks.join(&b','))
-        {
-            return wire::refuse(&status);
-        }
-        let stream = match call.streams().then(|| place.enter_stream()).transpose() {
-            Ok(stream) => stream,
-            Err(status) => return wire::refuse(&status),
-        };
+        let masked = matches!(self.api, Api::Pods(_)) && !masks.is_empty();
+        let mask = masked.then(|| place.may_mask(&masks.join(&b','))).transpose().map_err(refuse)?;
+        let stream = call.streams().then(|| place.enter_stream(mask)).transpose().map_err(refuse)?;
         let counters = Arc::clone(&self.counters);
         let ended = Ended::new(move |code| {
             drop(stream);
             metrics::count(&counters, call, code);
         });
-        wire::respond(self.answer(call, request).await, ended)
+        Ok((call, ended))
     }
 
     fn find(&self, service: &str, method: &str) -> Result<Call, Status> {

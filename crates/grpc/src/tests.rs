@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_proto::{
     podinfo::{Empty, PodConditionsRequest, pod_info_client::PodInfoClient},
@@ -26,7 +26,12 @@ use mainstay_types::{
     ObservedState, PodAssignment, PodSource, PodStage, PodView,
 };
 use serde_json::{Value, json};
-use tokio::{net::UnixStream, sync::watch, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    sync::watch,
+    time::timeout,
+};
 use tonic::{
     Code, Streaming,
     metadata::MetadataValue,
@@ -147,6 +152,7 @@ async fn next(stream: &mut Streaming<WatchPodsEvent>) -> Result<(EventType, usiz
     Ok((EventType::try_from(event.r#type).unwrap(), event.pod.len()))
 }
 
+/// P1.
 #[tokio::test]
 async fn nothing_before_the_first_snapshot() {
     let world = World::start(|_| {});
@@ -170,6 +176,7 @@ async fn nothing_before_the_first_snapshot() {
     assert!(resources.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.is_empty());
 }
 
+/// P8 and P9.
 #[tokio::test]
 async fn a_watcher_who_does_not_read_is_let_go_and_others_are_told_everything() {
     let world = World::start(|_| {});
@@ -412,6 +419,101 @@ async fn the_eleventh_call_at_once_is_refused_and_streams_are_not() {
     assert_eq!(world.counted("kubelet_pod_requests_list_total", &labels), 10);
     let labels = [("server_api_version", "v1alpha1"), ("status_code", "ResourceExhausted")];
     assert_eq!(world.counted("kubelet_pod_requests_total", &labels), 0, "not counted, as upstream");
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Reads frames until so many of a kind have come.
+async fn until(socket: &mut UnixStream, kind: u8, mut count: usize) {
+    while count > 0 {
+        let mut head = [0; 9];
+        timeout(SOON, socket.read_exact(&mut head)).await.unwrap().expect("the connection ended");
+        assert_ne!(head[3], 7, "GOAWAY");
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        timeout(SOON, socket.read_exact(&mut payload)).await.unwrap().expect("the connection ended");
+        count -= usize::from(head[3] == kind);
+    }
+}
+
+/// Requests that are refused before all of them is there are read all the same: HTTP/2 ends a connection on which too much comes that was reset, and
+/// with it every watch.
+#[tokio::test]
+async fn thousands_of_refused_calls_do_not_end_their_connection() {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    let world = World::start(|config| config.rate = Rate { per_second: 0.0, burst: 0.0 });
+    world.publish(&[]);
+    let mut socket = UnixStream::connect(world.root.path().join("pods-api/pods-api.sock")).await.unwrap();
+    let literal =
+        |name: &[u8], value: &str| [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
+    // POST, http, then path, authority and content type by their places in HPACK's table.
+    let head = [
+        &[0x83, 0x86][..],
+        &literal(&[4], "/v1alpha1.Pods/ListPods"),
+        &literal(&[1], "node"),
+        &literal(&[0x0f, 0x10], "application/grpc"),
+    ]
+    .concat();
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    socket.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    for round in 0..5_u32 {
+        let streams = || (0..500).map(|number| (round * 500 + number) * 2 + 1);
+        let heads: Vec<u8> = streams().flat_map(|stream| frame(HEADERS, 4, stream, &head)).collect();
+        socket.write_all(&heads).await.unwrap();
+        // Time enough to refuse them, and to forget them.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let rest: Vec<u8> = streams().flat_map(|stream| frame(DATA, 1, stream, &[0; 5])).collect();
+        socket.write_all(&rest).await.unwrap();
+        until(&mut socket, HEADERS, 500).await;
+    }
+}
+
+/// By every call, on every socket.
+#[tokio::test]
+async fn what_is_no_message_is_refused_and_nobody_suffers() {
+    let world = World::start(|_| {});
+    world.publish(&[]);
+    let sockets = [
+        ("pods-api/pods-api.sock", "v1alpha1.Pods", &["ListPods", "WatchPods", "GetPod"][..]),
+        (
+            "pod-info/kubelet.sock",
+            "podinfo.v1alpha1.PodInfo",
+            &["ListPodConditions", "WatchPodConditions", "GetPodConditions"],
+        ),
+        ("pod-resources/kubelet.sock", "v1.PodResourcesLister", &["List", "GetAllocatableResources", "Get"]),
+        ("pod-resources/kubelet.sock", "v1alpha1.PodResourcesLister", &["List"]),
+        ("pod-resources/kubelet.sock", "mainstay.podresources.v1alpha1.PodResourcesWatcher", &["Watch"]),
+    ];
+    for (socket, service, methods) in sockets {
+        let stream = UnixStream::connect(world.root.path().join(socket)).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        world.tasks.spawn("connection", async move { drop(connection.await) });
+        for method in methods {
+            // Nothing; less than it says; more than it says; a field of no type; compressed.
+            for (message, code) in [
+                ("", "13"),
+                ("\0\0\0\0\x05", "13"),
+                ("\0\0\0\0\0x", "13"),
+                ("\0\0\0\0\x01\x0f", "13"),
+                ("\x01\0\0\0\0", "12"),
+            ] {
+                let request = http::Request::post(format!("http://node/{service}/{method}"))
+                    .header("content-type", "application/grpc")
+                    .body(message.to_owned())
+                    .unwrap();
+                let answer = timeout(SOON, sender.send_request(request)).await.unwrap().unwrap();
+                assert_eq!(answer.headers()["grpc-status"], code, "{service}/{method} {message:?}");
+            }
+        }
+    }
+    world.pods().await.list_pods(ListPodsRequest {}).await.unwrap();
+    world.info().await.list_pod_conditions(Empty {}).await.unwrap();
+    world.resources().await.list(ListPodResourcesRequest {}).await.unwrap();
 }
 
 #[tokio::test]

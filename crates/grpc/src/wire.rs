@@ -127,6 +127,16 @@ pub(crate) fn put_prefix(out: &mut BytesMut, length: usize) {
     out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
 }
 
+/// Takes in a request that nobody wants to read.
+pub(crate) async fn skip<B>(body: B)
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    // What is too long or too slow is the caller's trouble.
+    tokio::time::timeout(ARRIVAL, Limited::new(body, MAX_REQUEST).collect()).await.ok();
+}
+
 /// The one message of a request.
 pub(crate) async fn read<M, B>(body: B) -> Result<M, Status>
 where

@@ -255,9 +255,13 @@ async fn build(
     let (disk_sender, found) = watch::channel(Arc::default());
     let (wishes, disk_wishes) = mpsc::channel(1);
     let (assignment_sender, assignments) = watch::channel(Arc::default());
+    // Whoever made these also left files of who holds what.
+    let recorded =
+        std::fs::read_dir(root.join("mainstay/pods")).is_ok_and(|mut files| files.next().is_some());
     let devices = DevicesConfig {
         directory: root.join("device-plugins"),
         copy: root.join("mainstay/devices.json"),
+        recorded,
         assignments: assignment_sender.clone(),
         patience: Patience::default(),
         counters: Arc::clone(&work),
@@ -266,7 +270,7 @@ async fn build(
     let handlers = [("DevicePlugin", devices.handler(root.clone(), tasks))].into();
     mainstay_plugin::start(root.join("plugins_registry"), handlers, tasks)?;
     let pins = pinning::config(
-        (loaded, &root),
+        (loaded, &root, recorded),
         &host,
         &resources,
         devices.clone(),

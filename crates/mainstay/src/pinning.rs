@@ -16,7 +16,7 @@ const MOST_NODES: usize = 8;
 
 /// What is to be given out, by the configuration. Validation has refused options that are none.
 pub(crate) fn config(
-    (loaded, root): (&Loaded, &Path),
+    (loaded, root, recorded): (&Loaded, &Path, bool),
     host: &Host,
     resources: &NodeResources,
     devices: Devices,
@@ -26,6 +26,8 @@ pub(crate) fn config(
     let option = |name: &str| config.topology_manager_policy_options.get(name).map(String::as_str);
     Ok(ResourcesConfig {
         root: root.to_owned(),
+        recorded,
+        patience: mainstay_resources::PATIENCE,
         host: host.clone(),
         cpus: if config.cpu_manager_policy == "static" { Some(cpus(loaded, resources)?) } else { None },
         memory: if config.memory_manager_policy == "Static" {

@@ -383,6 +383,23 @@ impl Actor {
         }
     }
 
+    /// Who held devices that nobody can name, and has ended, holds them no longer.
+    fn note_ended_holders(&self) {
+        if self.observed.listed_at.is_none() {
+            return;
+        }
+        let devices = self.shared.config.resources.devices();
+        // Of one about which the runtime does not answer nothing is known.
+        for uid in devices.unsure_pods().into_iter().filter(|uid| !self.observed.silent.contains_key(uid)) {
+            let containers =
+                self.observed.pods.get(&uid).map(|pod| pod.containers.as_slice()).unwrap_or_default();
+            let runs = |name: &str| {
+                containers.iter().any(|it| it.name.as_str() == name && it.phase == ContainerPhase::Running)
+            };
+            devices.note_running(&uid, runs);
+        }
+    }
+
     /// Where the files of who holds what were lost, it is looked up from what runs, once. Pods that are new wait for it. So does the look, while
     /// something runs of which nobody knows yet whose it is: after a takeover it may be a pod of an API server that has not answered.
     fn look_up_holders(&mut self) {
@@ -394,7 +411,9 @@ impl Actor {
             !runs || self.pods.contains_key(uid)
         };
         let lost = self.shared.config.resources.is_lost();
-        if lost && !self.desired.is_whole() && !self.observed.pods.iter().all(is_known) {
+        let is_open = !self.desired.is_whole() && !self.observed.pods.iter().all(is_known);
+        // Of a pod about which the runtime does not answer it is not known either what it has.
+        if lost && (is_open || !self.observed.silent.is_empty()) {
             return;
         }
         self.looked_up = true;
@@ -412,6 +431,7 @@ impl Actor {
 
     fn take_observed(&mut self, next: Arc<ObservedState>) -> Option<HashSet<PodUid>> {
         let before = std::mem::replace(&mut self.observed, next);
+        self.note_ended_holders();
         if before.listed_at.is_none()
             || before.runtime.reachable != self.observed.runtime.reachable
             || before.runtime.network_problem != self.observed.runtime.network_problem

@@ -22,7 +22,7 @@ use mainstay_types::{
 use tokio::sync::watch;
 
 use crate::{
-    admission,
+    admission, resources,
     worker::{Cancel, Fact, describe},
 };
 
@@ -447,16 +447,16 @@ impl PodState {
                     self.reasons.retain(|_, reason| reason.message != failed.message);
                 }
             }
-            Fact::AwaitsDevices { message } => {
-                let reason = ContainerReason { reason: "WaitingForDevicePlugin".into(), message };
+            Fact::AwaitsResources { reason, message } => {
+                let reason = ContainerReason { reason: reason.into(), message };
                 let containers = self.desired.pod.all_containers();
                 self.reasons = containers
                     .map(|(_, container)| (container.name.as_str().into(), reason.clone()))
                     .collect();
             }
-            Fact::DevicesUp => {
+            Fact::ResourcesUp => {
                 self.refusals = 0;
-                self.reasons.retain(|_, reason| reason.reason != "WaitingForDevicePlugin");
+                self.reasons.retain(|_, reason| !resources::WAITS.contains(&&*reason.reason));
             }
             // The actor turns the pod away.
             Fact::DevicesRefused { .. } => {}

@@ -9,8 +9,13 @@ use tracing::warn;
 
 use crate::worker::{Fact, Order, RETRY_AFTER, Shared, hold};
 
-/// Plugins answer in milliseconds; one that takes longer is told of.
+/// Plugins answer in milliseconds, and holders are looked up as fast; what takes longer is told of.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
+/// Why containers wait here.
+const FOR_PLUGIN: &str = "WaitingForDevicePlugin";
+const FOR_HOLDERS: &str = "WaitingForResourceState";
+/// All of these.
+pub(crate) const WAITS: [&str; 2] = [FOR_PLUGIN, FOR_HOLDERS];
 
 /// Sees to it that the pod holds the CPUs, memory and devices that it asks for. Whether the steps may be taken.
 ///
@@ -36,25 +41,33 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     let uid = &order.desired.uid;
     let mut span = mainstay_trace::child("resources");
     let mut admitted = pin!(order.cancel.cut(resources.admit(pod)));
-    let mut told = false;
+    let mut told = None;
     let admitted = loop {
         if let Ok(admitted) = tokio::time::timeout(TOLD_AFTER, &mut admitted).await {
             break admitted;
         }
-        // It may be something else that takes long: the disk, or that it is not known yet who holds what.
-        if let Some(resource) = resources.devices().awaited_by(uid).filter(|_| !told) {
-            told = true;
+        let (reason, message) = if resources.is_lost() {
+            let message = "the file that said who holds which CPUs, memory and devices was lost, and it is not known yet whose the containers are that run, or what they have: the API server has not said, or the runtime does not answer about a pod";
+            (FOR_HOLDERS, message.to_owned())
+        } else if let Some(resource) = resources.devices().awaited_by(uid) {
             let message = format!(
                 "the device plugin of {resource} has not answered yet, or is not back since mainstay was restarted"
             );
-            shared.report(uid, Fact::AwaitsDevices { message }).await;
+            (FOR_PLUGIN, message)
+        } else {
+            // The disk, say, which has nothing to do with the pod.
+            continue;
+        };
+        if told != Some(reason) {
+            told = Some(reason);
+            shared.report(uid, Fact::AwaitsResources { reason, message }).await;
         }
     };
     match admitted {
         // The pod is to end, or mainstay.
         None => false,
         Some(Ok(())) => {
-            shared.report(uid, Fact::DevicesUp).await;
+            shared.report(uid, Fact::ResourcesUp).await;
             true
         }
         Some(Err(error)) => {

@@ -87,10 +87,10 @@ pub(crate) enum Fact {
     SandboxMade,
     /// All containers are being restarted; no longer once one of them is started, or cannot be.
     RestartingAll,
-    /// A device plugin has not answered yet.
-    AwaitsDevices { message: String },
-    /// The pod has the devices that it asks for.
-    DevicesUp,
+    /// What the pod asks for cannot be given to it yet: a device plugin has not answered, or it is not known who holds what.
+    AwaitsResources { reason: &'static str, message: String },
+    /// The pod has what it asks for.
+    ResourcesUp,
     /// The pod cannot have the devices that it asks for; nothing of it was made.
     DevicesRefused { rejection: Rejection },
     /// Volumes are not there, so that these containers (and the sandbox) cannot be made.

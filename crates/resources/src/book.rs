@@ -23,6 +23,36 @@ pub(crate) struct Book {
     pub(crate) found: NumaTopology,
 }
 
+/// Containers of a pod that were given something which they did not have before.
+#[derive(Debug, Default)]
+pub(crate) struct New {
+    pub(crate) cpus: Vec<String>,
+    pub(crate) memory: Vec<String>,
+}
+
+impl New {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cpus.is_empty() && self.memory.is_empty()
+    }
+
+    pub(crate) fn note(&mut self, container: &str, (cpus, memory): (bool, bool)) {
+        for (new, list) in [(cpus, &mut self.cpus), (memory, &mut self.memory)] {
+            if new {
+                list.push(container.to_owned());
+            }
+        }
+    }
+
+    /// Takes out what one container was given.
+    pub(crate) fn split_off(&mut self, container: &str) -> Self {
+        let is_own = |name: &mut String| name.as_str() == container;
+        Self {
+            cpus: self.cpus.extract_if(.., is_own).collect(),
+            memory: self.memory.extract_if(.., is_own).collect(),
+        }
+    }
+}
+
 /// What is told of it.
 pub(crate) struct Told {
     pub(crate) cpus: BTreeSet<u32>,
@@ -125,23 +155,28 @@ impl Book {
         Ok(new)
     }
 
-    /// Puts CPUs and memory down as the container's own. Whether it had not had them.
-    pub(crate) fn assign(&mut self, uid: &str, ask: &ContainerAsk, hint: Hint) -> Result<bool, AdmitError> {
-        let mut new = false;
+    /// Puts CPUs and memory down as the container's own. What it had not had: CPUs, memory.
+    pub(crate) fn assign(
+        &mut self,
+        uid: &str,
+        ask: &ContainerAsk,
+        hint: Hint,
+    ) -> Result<(bool, bool), AdmitError> {
+        let mut new = (false, false);
         if let Some(cpus) = self.cpus.as_mut().filter(|_| ask.cpus > 0) {
             let had = cpus.of(uid, &ask.name).is_some();
             cpus.assign(uid, &ask.name, ask.cpus, ask.lasts(), hint.nodes)?;
-            new |= !had;
+            new.0 = !had;
         }
         if let Some(memory) = self.memory.as_mut().filter(|_| !ask.memory.is_empty()) {
             let had = memory.of(uid, &ask.name).is_some();
             if let Err(error) = memory.assign(uid, &ask.name, &ask.memory, ask.lasts(), hint) {
-                if let Some(cpus) = self.cpus.as_mut().filter(|_| new) {
+                if let Some(cpus) = self.cpus.as_mut().filter(|_| new.0) {
                     cpus.take_back(uid, std::slice::from_ref(&ask.name));
                 }
                 return Err(error.into());
             }
-            new |= !had;
+            new.1 = !had;
         }
         Ok(new)
     }
@@ -154,14 +189,13 @@ impl Book {
         caches.len() == 1
     }
 
-    /// Takes back what some of a pod's containers were given. Of memory the pod's all: what is shared between its containers cannot be told
-    /// apart, and a pod that is turned away runs none.
-    pub(crate) fn take_back(&mut self, uid: &str, containers: &[String]) {
-        if let Some(cpus) = &mut self.cpus {
-            cpus.take_back(uid, containers);
+    /// Takes back what a pod's containers were given, and nothing that they had before.
+    pub(crate) fn take_back(&mut self, uid: &str, new: &New) {
+        if let Some(cpus) = self.cpus.as_mut().filter(|_| !new.cpus.is_empty()) {
+            cpus.take_back(uid, &new.cpus);
         }
-        if let Some(memory) = &mut self.memory {
-            memory.take_back(uid, containers);
+        if let Some(memory) = self.memory.as_mut().filter(|_| !new.memory.is_empty()) {
+            memory.take_back(uid, &new.memory);
         }
     }
 

@@ -92,6 +92,11 @@ pub enum AdmitError {
     /// The same of a pod that says itself what it needs.
     #[error("Pod Scope pod with pod-level resources failed admission {0} topology manager")]
     PodTopology(&'static str),
+    /// Nobody has said in time which pods those are that run here.
+    #[error(
+        "who holds which CPUs, memory and devices is not known: the file that said so was lost, and it is not known yet whose the containers are that run, or what they have; the API server may be away, or the runtime not answer about a pod"
+    )]
+    NotKnown,
     /// It cannot be written down, and would be given to another after a restart.
     #[error("cannot keep who holds which CPUs and memory")]
     File(#[source] TextError),

@@ -42,7 +42,7 @@ pub use error::{AdmitError, ResourcesError};
 
 use crate::{
     ask::{ContainerAsk, Given, PodAsk},
-    book::Book,
+    book::{Book, New},
 };
 
 /// How often what cannot be done near enough is tried anew: another pod took what was chosen in between.
@@ -51,6 +51,8 @@ const TRIES: usize = 4;
 const MAX_BYTES: u64 = 64 << 20;
 /// What becomes of a file that cannot be used.
 const LOOKED_UP: &str = "what containers that run have is looked up from them";
+/// How long a pod waits for that, by default: as long as for a device plugin that is not back.
+pub const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 /// One writer at a time.
 static LANE: Lane = Lane::new(1);
@@ -60,6 +62,10 @@ static LANE: Lane = Lane::new(1);
 pub struct ResourcesConfig {
     /// Where the state files are.
     pub root: PathBuf,
+    /// Pods of an earlier life are on record: a file that is not there was lost.
+    pub recorded: bool,
+    /// How long a pod waits for the book to be rebuilt.
+    pub patience: Duration,
     /// The machine.
     pub host: Host,
     /// `cpuManagerPolicy: static`.
@@ -129,6 +135,8 @@ struct Inner {
     changes: watch::Sender<u64>,
     /// The book is whole: nothing is to be rebuilt any more.
     whole: watch::Sender<bool>,
+    /// How long a pod waits for that.
+    patience: Duration,
 }
 
 /// Where a container is to run.
@@ -177,10 +185,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
                 return Err(ResourcesError::MoreSocketsThanNodes { sockets, nodes });
             }
             let present: CpuSet = config.host.present_cpus()?.into_iter().collect();
-            let kept = cpu_file.read(CpuState::from_text, LOOKED_UP).unwrap_or_else(|problem| {
-                problems.push(problem);
-                None
-            });
+            let kept = read(&cpu_file, CpuState::from_text, config.recorded, &mut problems);
             let (cpus, wrong) = Static::restore(
                 machine.clone(),
                 reserved,
@@ -198,10 +203,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
         None => None,
         Some(reserved) => {
             let machine = memory_machine(&found, reserved)?;
-            let kept = memory_file.read(MemoryState::from_text, LOOKED_UP).unwrap_or_else(|problem| {
-                problems.push(problem);
-                None
-            });
+            let kept = read(&memory_file, MemoryState::from_text, config.recorded, &mut problems);
             let kept = kept.unwrap_or_default();
             let (memory, wrong) = MemoryStatic::restore(machine, &kept.entries, &kept.pods);
             if !wrong.is_empty() {
@@ -234,6 +236,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
             telling: Mutex::default(),
             changes: watch::channel(0).0,
             whole: watch::channel(problems.is_empty() && !lost_devices).0,
+            patience: config.patience,
         }),
     };
     if given.cpus {
@@ -254,6 +257,26 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
         tasks.spawn("cpus", async move { looker.follow_cpus(&host, period, &shutdown).await });
     }
     Ok((resources, problems))
+}
+
+/// What a file says. One that is not there was lost if pods of an earlier life are `recorded`: such a life always leaves one.
+fn read<T, E: std::error::Error>(
+    file: &TextFile,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+    recorded: bool,
+    problems: &mut Vec<String>,
+) -> Option<T> {
+    match file.read(parse, LOOKED_UP) {
+        Ok(None) if recorded => {
+            problems.push(format!("the state file {} is gone; {LOOKED_UP}", file.path().display()));
+            None
+        }
+        Ok(kept) => kept,
+        Err(problem) => {
+            problems.push(problem);
+            None
+        }
+    }
 }
 
 fn topology(settings: &TopologySettings, found: &NumaTopology) -> Result<Topology, ResourcesError> {
@@ -379,7 +402,7 @@ impl Resources {
     }
 
     /// Gives a pod's containers what they ask for; what they hold they keep. After this has returned it is on disk. Waits until the book is
-    /// whole, and for device plugins within their patience.
+    /// whole, and for device plugins, within their patience.
     ///
     /// # Errors
     /// Why the pod cannot run here; it holds nothing then that it did not hold before.
@@ -387,8 +410,11 @@ impl Resources {
     /// # Cancel safety
     /// What a container was about to be given stays with it until [`Self::release`].
     pub async fn admit(&self, pod: &Pod) -> Result<(), AdmitError> {
-        // The sender lives as long as this.
-        self.inner.whole.subscribe().wait_for(|whole| *whole).await.ok();
+        // Not in the time that is counted: it is nobody's admission that takes so long.
+        let mut whole = self.inner.whole.subscribe();
+        if tokio::time::timeout(self.inner.patience, whole.wait_for(|whole| *whole)).await.is_err() {
+            return Err(AdmitError::NotKnown);
+        }
         let begun = Instant::now();
         let done = Box::pin(self.give(pod)).await;
         let counters = &self.inner.counters.pinning;
@@ -402,7 +428,7 @@ impl Resources {
 
     async fn give(&self, pod: &Pod) -> Result<(), AdmitError> {
         let ask = PodAsk::of(pod, self.inner.given);
-        let mut new: Vec<String> = Vec::new();
+        let mut new = New::default();
         let mut devices = Vec::new();
         let given = self.give_each(&ask, &mut new, &mut devices).await;
         let kept = match given {
@@ -426,7 +452,7 @@ impl Resources {
     }
 
     /// Not told before it is on disk.
-    async fn keep(&self, new: &[String], devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
+    async fn keep(&self, new: &New, devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
         if !new.is_empty() {
             self.save().await.map_err(AdmitError::File)?;
         }
@@ -440,7 +466,7 @@ impl Resources {
     async fn give_each(
         &self,
         ask: &PodAsk,
-        new: &mut Vec<String>,
+        new: &mut New,
         devices: &mut Vec<mainstay_devices::Given>,
     ) -> Result<(), AdmitError> {
         let inner = &self.inner;
@@ -456,9 +482,8 @@ impl Resources {
             if let Some(pool) = &ask.pool {
                 let given = book.assign_pool(ask, pool, hint);
                 self.count_pool(ask, &given);
-                if given? != (false, false) {
-                    new.extend(ask.containers.iter().map(|container| container.name.clone()));
-                }
+                let given = given?;
+                ask.containers.iter().for_each(|container| new.note(&container.name, given));
             }
             Some(hint)
         } else {
@@ -483,9 +508,7 @@ impl Resources {
                     if ask.pool.is_none() {
                         let given = book.assign(&ask.uid, container, hint);
                         self.count(&book, &ask.uid, container, &given);
-                        if given? {
-                            new.push(container.name.clone());
-                        }
+                        new.note(&container.name, given?);
                     }
                     hint
                 };
@@ -502,11 +525,9 @@ impl Resources {
                 }
                 // Somebody else took the near ones meanwhile.
                 inner.devices.take_back(&given);
-                if let Some(at) = new.iter().position(|name| *name == container.name)
-                    && ask.pool.is_none()
-                {
-                    new.remove(at);
-                    self.book().take_back(&ask.uid, std::slice::from_ref(&container.name));
+                if ask.pool.is_none() {
+                    let again = new.split_off(&container.name);
+                    self.book().take_back(&ask.uid, &again);
                 }
             }
             let asks = container.cpus > 0 || !container.memory.is_empty() || !container.devices.is_empty();
@@ -563,9 +584,15 @@ impl Resources {
         }
     }
 
-    fn count(&self, book: &Book, uid: &str, container: &ContainerAsk, given: &Result<bool, AdmitError>) {
+    fn count(
+        &self,
+        book: &Book,
+        uid: &str,
+        container: &ContainerAsk,
+        given: &Result<(bool, bool), AdmitError>,
+    ) {
         let counters = &self.inner.counters.pinning;
-        if matches!(given, Ok(false)) {
+        if matches!(given, Ok((false, false))) {
             return;
         }
         let asks = [("cpu", container.cpus > 0), ("memory", !container.memory.is_empty())];
@@ -591,7 +618,7 @@ impl Resources {
                 counters.allocation_errors.of(["memory", "node"]).add();
                 counters.memory_errors.add();
             }
-            Ok(true) if container.cpus > 0 => {
+            Ok(_) if container.cpus > 0 => {
                 let whole_cores = book.cpus.as_ref().is_some_and(Static::takes_whole_cores);
                 if whole_cores {
                     counters.aligned.of(["physical_cpu", "container"]).add();

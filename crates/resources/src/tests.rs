@@ -62,6 +62,7 @@ impl World {
         let config = DevicesConfig {
             directory,
             copy: root.path().join("mainstay/devices.json"),
+            recorded: false,
             assignments: sender.clone(),
             patience: Patience::default(),
             counters: Arc::default(),
@@ -70,6 +71,8 @@ impl World {
         let counters: Arc<NodeCounters> = Arc::default();
         let mut config = ResourcesConfig {
             root: root.path().to_owned(),
+            recorded: false,
+            patience: PATIENCE,
             host: host.clone(),
             cpus: Some(cpus_reserved("0")),
             memory: None,
@@ -242,6 +245,71 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
     world.resources.release(&PodUid::from("two"));
     world.tasks.drain(Duration::from_secs(5)).await;
     assert_eq!(world.file(), whole);
+}
+
+/// A file that is gone is as good as one that cannot be used, where there was a life before this one. Nobody waits for ever.
+#[tokio::test]
+async fn a_file_that_is_gone_is_rebuilt_and_waited_for_within_a_bound() {
+    let world = World::start(|config| config.patience = Duration::from_millis(50));
+    assert!(!world.resources.is_lost(), "a first life");
+    let one = pod("one", &[("c", 2)]);
+    world.admit(&one).await.unwrap();
+    let held = world.cpus("one", "c");
+    let mut world = world.again(|_| {}).await;
+    world.change = Change(|config| {
+        config.patience = Duration::from_millis(50);
+        config.recorded = true;
+        config.memory = Some([(0, [("memory".to_owned(), 1 << 30)].into())].into());
+    });
+    let files = ["cpu_manager_state", "memory_manager_state"];
+    let remove = |root: &Path| files.iter().for_each(|name| fs::remove_file(root.join(name)).unwrap());
+    let world = world.again(remove).await;
+    let said: Vec<bool> = files
+        .iter()
+        .zip(&world.problems)
+        .map(|(name, said)| said.contains(&format!("{name} is gone; what containers that run have")))
+        .collect();
+    assert_eq!(said, [true, true], "{:?}", world.problems);
+    let (reason, message) = world.admit(&pod("two", &[("c", 4)])).await.unwrap_err();
+    assert_eq!(reason, "UnexpectedAdmissionError");
+    assert!(message.contains("the file that said so was lost"), "{message}");
+    let running = Running {
+        pod: Arc::new(one),
+        container: "c".into(),
+        cpus: held.parse().unwrap(),
+        nodes: NodeMask::default(),
+    };
+    assert_eq!(world.resources.rebuild(&[running], &[]), 1);
+    assert_eq!(world.cpus("one", "c"), held);
+    world.admit(&pod("two", &[("c", 4)])).await.unwrap();
+}
+
+/// A pod that is turned away keeps what it had: only what it was given just now is taken back.
+#[tokio::test]
+async fn what_was_held_before_a_policy_was_switched_on_is_kept() {
+    let world = World::start(|_| {});
+    let both = pod("both", &[("c", 1), ("d", 1)]);
+    world.admit(&both).await.unwrap();
+    let held = [world.cpus("both", "c"), world.cpus("both", "d")];
+    let mut world = world.again(|root| fs::remove_file(root.join("memory_manager_state")).unwrap()).await;
+    world.change =
+        Change(|config| config.memory = Some([(0, [("memory".to_owned(), 1 << 30)].into())].into()));
+    let world = world.again(|root| fs::remove_file(root.join("memory_manager_state")).unwrap()).await;
+    assert_eq!(world.problems, Vec::<String>::new());
+    // Memory for the first of them, and too little for the second.
+    let mut greedy = both.clone();
+    let spec = greedy.spec.as_mut().unwrap();
+    let resources = spec.containers[1].resources.as_mut().unwrap();
+    for list in [&mut resources.requests, &mut resources.limits] {
+        list.as_mut().unwrap().get_mut("memory").unwrap().0 = "1Ti".into();
+    }
+    let (reason, _) = world.admit(&greedy).await.unwrap_err();
+    assert_eq!(reason, "UnexpectedAdmissionError");
+    assert_eq!([world.cpus("both", "c"), world.cpus("both", "d")], held);
+    assert_eq!(world.resources.place("both", "c").nodes, "", "what it was given is taken back");
+    world.admit(&both).await.unwrap();
+    assert_eq!([world.cpus("both", "c"), world.cpus("both", "d")], held);
+    assert_eq!(world.resources.place("both", "c").nodes, "0");
 }
 
 /// C16 to C18, the other way: what is no longer so is told of, and never keeps mainstay from starting.

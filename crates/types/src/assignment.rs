@@ -215,6 +215,9 @@ pub struct ExtendedResources {
     /// Of those the ones whose plugin is known from before a restart and has not come back yet: how many there are is not known,
     /// and nobody is turned away for want of them.
     pub awaited: BTreeSet<Arc<str>>,
+    /// Of those the ones of which somebody holds devices that nobody can name: nobody else is given any. Who asks for them is told so, rather than
+    /// that there are too few.
+    pub unsure: BTreeSet<Arc<str>>,
 }
 
 /// How much there is of one such resource.
@@ -222,7 +225,7 @@ pub struct ExtendedResources {
 pub struct ExtendedAmount {
     /// All devices.
     pub capacity: usize,
-    /// Healthy ones.
+    /// Healthy ones; where nobody can be given any, those that somebody is known to hold.
     pub allocatable: usize,
 }
 

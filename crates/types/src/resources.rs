@@ -81,15 +81,16 @@ impl NodeResources {
         left
     }
 
-    /// The same with what device plugins offer. What is only awaited is left out of `allocatable` if `judging`, so that nobody is
-    /// turned away for want of it; the Node object shows it, with nothing.
+    /// The same with what device plugins offer. What is only awaited, or of which nobody can be given any, is left out of `allocatable` if
+    /// `judging`, so that nobody is turned away for want of it; the Node object shows what can be given.
     #[must_use]
     pub fn with_extended(&self, extended: &ExtendedResources, judging: bool) -> Self {
         let mut all = self.clone();
         let whole = |count: usize| Quantity::whole(i64::try_from(count).unwrap_or(i64::MAX));
         for (name, amount) in &extended.amounts {
             all.capacity.insert(name.to_string(), whole(amount.capacity));
-            if !(judging && extended.awaited.contains(name)) {
+            let open = extended.awaited.contains(name) || extended.unsure.contains(name);
+            if !(judging && open) {
                 all.allocatable.insert(name.to_string(), whole(amount.allocatable));
             }
         }

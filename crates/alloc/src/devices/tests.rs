@@ -104,7 +104,7 @@ fn who_offers_nothing_gives_nothing() {
 fn amounts_follow_health_and_plugins() {
     let mut ledger = ledger(&[("a", true), ("b", true), ("c", false), ("d", false)]);
     let amount = |ledger: &Ledger| {
-        let all = ledger.amounts();
+        let all = ledger.amounts(true);
         let of = all.amounts[RESOURCE];
         (of.allocatable, of.capacity, all.awaited.len())
     };
@@ -118,7 +118,7 @@ fn amounts_follow_health_and_plugins() {
     ledger.expire(RESOURCE);
     assert_eq!(amount(&ledger), (0, 0, 0), "for long");
     let again = Ledger::from_text(&ledger.to_text()).unwrap();
-    assert!(again.amounts().amounts.is_empty(), "given up");
+    assert!(again.amounts(true).amounts.is_empty(), "given up");
     ledger.list(&resource(), devices(&[("a", true)]));
     let again = Ledger::from_text(&ledger.to_text()).unwrap();
     assert_eq!(amount(&again), (0, 0, 1), "after a restart it is known, and how many is not");
@@ -293,4 +293,25 @@ fn a_pod_is_not_counted_twice() {
     let shown: Vec<_> =
         hints.iter().map(|it| (it.nodes.unwrap().iter().collect::<Vec<_>>(), it.preferred)).collect();
     assert_eq!(shown, [(vec![1], true), (vec![0, 1], false)]);
+}
+
+/// What is told is what can be given, beside what is known to be held.
+#[test]
+fn nothing_more_is_offered_while_somebody_holds_what_nobody_can_name() {
+    let mut ledger = ledger(&[("a", true), ("b", true), ("c", true), ("d", false)]);
+    let shown = |ledger: &Ledger, who: bool| {
+        let all = ledger.amounts(who);
+        let amount = all.amounts[RESOURCE];
+        (amount.allocatable, amount.capacity, all.unsure.contains(RESOURCE))
+    };
+    admit(&mut ledger, &pod("known", &[("c", "app", 1)])).unwrap();
+    assert_eq!(shown(&ledger, true), (3, 4, false));
+    assert_eq!(shown(&ledger, false), (1, 4, true), "it is not known who runs");
+    let lost = pod("lost", &[("c", "app", 1), ("d", "app", 1)]);
+    assert!(asks(&lost).iter().all(|ask| ledger.suspect(ask)));
+    assert_eq!(shown(&ledger, true), (1, 4, true));
+    assert!(ledger.clear("lost", |name| name == "d"));
+    assert_eq!(shown(&ledger, true), (1, 4, true), "one of two has ended");
+    assert!(ledger.clear("lost", |_| false));
+    assert_eq!(shown(&ledger, true), (3, 4, false));
 }

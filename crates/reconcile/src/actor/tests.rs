@@ -72,6 +72,7 @@ fn resources(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_resources::Re
     let config = mainstay_devices::DevicesConfig {
         directory: dir.join("device-plugins"),
         copy: dir.join("mainstay/devices.json"),
+        recorded: false,
         assignments: watch::channel(Arc::default()).0,
         patience: mainstay_devices::Patience::default(),
         counters: Arc::default(),
@@ -79,6 +80,8 @@ fn resources(dir: &std::path::Path, tasks: &TaskGroup) -> mainstay_resources::Re
     let devices = mainstay_devices::start(config, tasks).unwrap().0;
     let config = mainstay_resources::ResourcesConfig {
         root: dir.to_owned(),
+        recorded: false,
+        patience: mainstay_resources::PATIENCE,
         host: mainstay_host::Host::default(),
         cpus: None,
         memory: None,
@@ -172,6 +175,91 @@ async fn a_finished_pod_keeps_nobody_awake() {
 async fn a_source_that_does_not_deliver_holds_up_no_pod_of_another() {
     let (tasks, _, _dir) = settle(false).await;
     tasks.drain(Duration::from_secs(1)).await;
+}
+
+/// Waits until the actor has done something more.
+async fn turn(heartbeat: &Heartbeat) {
+    let beats = heartbeat.beats();
+    let turned = async {
+        while heartbeat.beats() == beats {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), turned).await.unwrap();
+}
+
+/// A device's holders are looked up when it is known whose the containers are that run: after a takeover when the API server has answered. One that
+/// ends beside others is noticed when it is seen to have ended, though its pod starts nothing.
+#[tokio::test]
+async fn who_holds_what_is_looked_up_when_everything_that_runs_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("device-plugins")).unwrap();
+    std::fs::write(dir.path().join("device-plugins/kubelet_internal_checkpoint"), "{").unwrap();
+    let tasks = TaskGroup::new();
+    let (config, _wishes) = node(dir.path(), &tasks);
+    let resources = config.resources.clone();
+    assert!(resources.is_lost());
+    // Two containers of a pod of which no source has told.
+    let running = |ended: bool| {
+        let mut state = finished(Instant::now());
+        let mut pod = ObservedPod::clone(&state.pods[&PodUid::from("u1")]);
+        pod.sandboxes[0].ready = true;
+        let mut second = pod.containers[0].clone();
+        (second.id, second.name) = ("d0".into(), "d".into());
+        pod.containers.push(second);
+        for container in pod.containers.iter_mut().take(if ended { 1 } else { 2 }) {
+            container.phase = ContainerPhase::Running;
+        }
+        state.pods = [(PodUid::from("u1"), Arc::new(pod))].into();
+        Arc::new(state)
+    };
+    let limits = json!({"limits": {"example.com/dev": "1"}});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
+        "spec": {"restartPolicy": "Never", "containers": [
+            {"name": "c", "image": "i", "resources": limits}, {"name": "d", "image": "i", "resources": limits},
+        ]},
+    }))
+    .unwrap();
+    let whole = DesiredState {
+        pods: Arc::new([(PodUid::from("u1"), Arc::new(desired_from_file(pod)))].into()),
+        ..desired(true)
+    };
+    let silent = DesiredState { synced: false, pods: Arc::default(), ..desired(false) };
+    let (sources, wanted) = watch::channel(Arc::new(silent));
+    let (seen, observed) = watch::channel(running(false));
+    let (_probe_writer, probes) = watch::channel(ProbeResults::default());
+    let heartbeat = config.heartbeat.clone();
+    let (_outcomes, _) = start(config, wanted, observed, probes, &tasks).unwrap();
+    seen.send_replace(running(false));
+    turn(&heartbeat).await;
+    assert!(resources.is_lost(), "nobody has said whose that is");
+
+    // Now it is said, and the runtime does not answer about another pod.
+    let mut silent = ObservedState::clone(&running(false));
+    silent.silent.insert(PodUid::from("u2"), FullName::new("default", "q"));
+    let mut changes = resources.changes();
+    seen.send_replace(Arc::new(silent));
+    turn(&heartbeat).await;
+    sources.send_replace(Arc::new(whole));
+    turn(&heartbeat).await;
+    assert!(resources.is_lost(), "what that one has nobody knows");
+    seen.send_replace(running(false));
+    tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.unwrap().unwrap();
+    assert!(!resources.is_lost());
+    assert_eq!(resources.devices().unsure_pods(), [PodUid::from("u1")]);
+    // The second one ends; then so does the first.
+    let unsure = |resources: &mainstay_resources::Resources| resources.devices().unsure_containers();
+    assert_eq!(unsure(&resources), 2);
+    seen.send_replace(running(true));
+    let noticed = async {
+        while unsure(&resources) == 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), noticed).await.unwrap();
+    assert_eq!(unsure(&resources), 1);
+    tasks.drain(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]

@@ -36,6 +36,31 @@ fn oom_scores() {
     }
 }
 
+/// C24 and C25: a quota for who shares CPUs, none for who has some of his own, nor for the pod around him.
+#[test]
+fn no_quota_on_cpus_of_ones_own() {
+    let list =
+        |cpu: &str| format!("{{requests: {{cpu: {cpu}, memory: 1Gi}}, limits: {{cpu: {cpu}, memory: 1Gi}}}}");
+    let pod = pod(&format!(
+        "{{containers: [{{name: half, resources: {}}}, {{name: one, resources: {}}}]}}",
+        list("500m"),
+        list("1")
+    ));
+    let on = |period: i64| NodeSettings { cfs_period_micros: Some(period), ..NodeSettings::default() };
+    let quota = |name: &str, exclusive: bool, period: i64| {
+        let (kind, container) = pod.container(name).unwrap();
+        container_resources(&pod, container, kind, &on(period), exclusive).cpu_quota
+    };
+    assert_eq!((quota("half", false, 100_000), quota("half", false, 50_000)), (50_000, 25_000));
+    assert_eq!((quota("one", true, 100_000), quota("one", false, 100_000)), (-1, 100_000));
+    for (exclusive, expected) in [(true, -1), (false, 150_000)] {
+        assert_eq!(sandbox_resources(&pod, &on(100_000), exclusive).cpu_quota, expected);
+    }
+    let whole = |exclusive| crate::runtime::pod_cgroup_values(&pod, &on(100_000), exclusive).cpu_quota;
+    assert_eq!(whole(true), crate::runtime::Limit::Unlimited);
+    assert_eq!(whole(false), crate::runtime::Limit::At(150_000));
+}
+
 #[test]
 fn a_sidecar_is_not_killed_before_what_it_serves() {
     let spec = "{initContainers: [{name: s, restartPolicy: Always, resources: {requests: {memory: 1Gi}}}, {name: i}],
