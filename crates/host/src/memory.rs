@@ -58,9 +58,10 @@ fn as_in_files(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     // The mapping that the lines are about, and whether it has pages.
     let mut current: Option<(Range<usize>, bool)> = None;
-    let mut take = |mapping: Option<(Range<usize>, bool)>| match mapping {
-        Some((pages, true)) => found.push(pages),
-        Some((_, false)) | None => {}
+    let mut take = |mapping: Option<(Range<usize>, bool)>| {
+        if let Some((pages, true)) = mapping {
+            found.push(pages);
+        }
     };
     for line in smaps.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -130,11 +131,10 @@ mod tests {
         };
         // All of it is there first, so that other tests in this process can only make it less afterwards.
         const MADV_POPULATE_READ: i32 = 22;
+        let (start, length) = (code.start as *mut std::ffi::c_void, code.len());
         // SAFETY: the range is a mapping of this process, whose pages are only read.
-        assert_eq!(
-            unsafe { madvise(code.start as *mut std::ffi::c_void, code.len(), MADV_POPULATE_READ) },
-            0
-        );
+        let populated = unsafe { madvise(start, length, MADV_POPULATE_READ) };
+        assert_eq!(populated, 0);
         let before = std::fs::read_to_string("/proc/self/smaps").unwrap();
         release_program_pages();
         let after = std::fs::read_to_string("/proc/self/smaps").unwrap();
