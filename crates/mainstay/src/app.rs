@@ -648,16 +648,15 @@ fn tell_of_swapped_volumes(swap_bytes: i64, events: &EventSink) {
     events.send(Event { target, kind, reason, message: message.to_owned(), time: Timestamp::now() });
 }
 
-/// After the start and after a burst of pods, what it needed goes back to the system: what is free in the heap, and code and
-/// constants that are not needed all the time.
+/// After a burst of pods, what is free in the heap goes back to the system; and every so often what is mapped of the program, of which
+/// only what is needed comes back.
 fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, tasks: &TaskGroup) {
     const QUIET: Duration = Duration::from_secs(5);
-    /// Between two times that code is let go of: what is needed comes back by page faults, which should stay few.
-    const SELDOM: Duration = Duration::from_secs(30);
+    /// What is needed comes back by some hundred page faults, a millisecond in all.
+    const CODE_PERIOD: Duration = Duration::from_secs(30);
     let shutdown: Shutdown = tasks.shutdown();
     tasks.spawn("memory", async move {
-        let work = async {
-            let mut code_may_go = tokio::time::Instant::now();
+        let heap = async {
             while snapshots.changed().await.is_ok() {
                 while let Ok(changed) = tokio::time::timeout(QUIET, snapshots.changed()).await {
                     if changed.is_err() {
@@ -666,12 +665,15 @@ fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, t
                 }
                 // It cannot fail, only die with the process.
                 tokio::task::spawn_blocking(mainstay_host::release_free_memory).await.ok();
-                tokio::time::sleep_until(code_may_go).await;
-                tokio::task::spawn_blocking(mainstay_host::release_program_pages).await.ok();
-                code_may_go = tokio::time::Instant::now() + SELDOM;
             }
         };
-        shutdown.run_until_signalled(work).await;
+        let code = async {
+            loop {
+                tokio::time::sleep(CODE_PERIOD).await;
+                tokio::task::spawn_blocking(mainstay_host::release_program_pages).await.ok();
+            }
+        };
+        shutdown.run_until_signalled(async { tokio::join!(heap, code) }).await;
     });
 }
 
