@@ -12,9 +12,9 @@ use rustix::io::Errno;
 
 use crate::{Host, HostError};
 
-/// Deeper directories are first moved up to the top of the tree: each level costs a file descriptor, and a pod can make
-/// its volumes as deep as it likes.
-const MAX_DEPTH: usize = 64;
+/// Deeper directories are first moved up to the top of the tree: each level costs a file descriptor and some kilobytes of a stack that
+/// may be small, and a pod can make its volumes as deep as it likes.
+const MAX_DEPTH: usize = 16;
 
 /// Why a tree was not, or not wholly, removed.
 #[derive(Debug, thiserror::Error)]
