@@ -294,7 +294,7 @@ impl Node {
         let (describe, logs) = (format!("describe pod web-{NODE_NAME}"), format!("logs -f web-{NODE_NAME}"));
         print_commands(&self.program, &self.root, &["pods --watch", &describe, &logs, "stats", "events"]);
         println!(
-            "change a pod or add one: edit a file in {} (yours are kept for the next run); mainstay's log: {}",
+            "change a pod or add one: edit a file in {} (files that you add are kept for the next run, changes of the examples are not); mainstay's log: {}",
             relative(&self.manifests),
             relative(&self.log)
         );

@@ -504,8 +504,9 @@ fn cgroups_of(pid: u64) -> Vec<String> {
             format!("/sys/fs/cgroup/{controllers}")
         };
         let dir = format!("{mount}{path}");
-        // One hierarchy is enough for the kernel to say whose the process is.
-        (path.contains("/pod") && Path::new(&dir).is_dir() && !controllers.contains("cpuset")).then_some(dir)
+        // One hierarchy is enough for the kernel to say whose the process is. In systemd's slices the name of a pod's ends with it.
+        let is_pods = path.contains("/pod") || path.contains("-pod");
+        (is_pods && Path::new(&dir).is_dir() && !controllers.contains("cpuset")).then_some(dir)
     });
     dirs.take(1).collect()
 }

@@ -740,7 +740,7 @@ fn upstreams_kubelet_reads_what_pods_hold_as_a_whole() {
             running.filter_map(|it| it["containerID"].as_str().map(str::to_owned)).collect();
         if ids.len() == 2 { Ok(ids) } else { Err(pods.to_string()) }
     };
-    let before = wait_until(LONG, "the pod under mainstay", || ids(&mainstay)).unwrap();
+    wait_until(LONG, "the pod under mainstay", || ids(&mainstay)).unwrap();
     mainstay.sigterm().unwrap();
     let files = ["cpu_manager_state", "memory_manager_state"].map(|name| root.join(name));
     let read = || files.each_ref().map(|file| fs::read_to_string(file).unwrap_or_default());
@@ -748,9 +748,21 @@ fn upstreams_kubelet_reads_what_pods_hold_as_a_whole() {
     for text in &ours {
         assert!(text.contains("podEntries") && text.contains(uid), "{text}");
     }
+    // It takes what the file says. Whether it keeps to that is chance: about once in five starts it judges the pod before it has taken its
+    // files over, finds no room for it, and ends it (TopologyAffinityError).
     let upstream = both().config(&same_node).upstream().start().unwrap();
-    assert_eq!(wait_until(LONG, "the pod under upstream's kubelet", || ids(&upstream)).unwrap(), before);
-    assert_eq!(read(), ours);
+    wait_until(LONG, "upstream's kubelet to read who holds what", || {
+        let log = upstream.log();
+        let taken = log.lines().any(|line| {
+            line.contains("Updated pod CPUSet assignments")
+                && line.contains(uid)
+                && line.contains(r#""cpuSet":"0""#)
+        });
+        if taken { Ok(()) } else { Err(log) }
+    })
+    .unwrap();
+    let refused = ["could not restore state", "checksum", "corrupted"];
+    assert!(!refused.iter().any(|word| upstream.log().contains(word)), "{}", upstream.log());
 }
 
 /// CPUs and devices of the same NUMA nodes or nothing: a device of a node that this machine does not have is with nobody's CPUs.

@@ -2,7 +2,7 @@
 //!
 //! [`Host`] reads `/proc`, `/sys` and `/etc` below roots that tests can move. Beside it stand [`MountTable`],
 //! [`ResolvConf`], [`FilesystemUsage`], [`DiskUsage`], the [`LockFile`] that keeps a second agent out, [`remove_dir_all_one_fs`] that
-//! never deletes through a mount, [`ServiceManager`], which tells systemd how we are, and three functions that keep the
+//! never deletes through a mount, [`ServiceManager`], which tells systemd how we are, and functions that keep the
 //! process small (the only unsafe code).
 //!
 //! What it does not do: it samples no cgroups (see `cgroup`), it mounts nothing, keeps no state and starts no task.
@@ -32,7 +32,7 @@ pub use kernel::{KERNEL_TUNABLES, KernelTunable, TunableState};
 pub use limits::raise_open_file_limit;
 pub use lock::{LockError, LockFile};
 pub use machine::{CgroupMode, Host, HostError, SwapDevice, parse_cpu_list};
-pub use memory::{release_free_memory, release_program_pages, share_heap};
+pub use memory::{note_program_pages, release_free_memory, release_program_pages, share_heap};
 pub use mounts::{Mount, MountTable};
 pub use numa::{NumaMemory, NumaTopology};
 pub use page_size::page_size;

@@ -2,10 +2,10 @@
 
 #![expect(
     unsafe_code,
-    reason = "glibc's malloc is tuned by C functions that no safe crate offers; mappings by madvise"
+    reason = "glibc's malloc is tuned by C functions that no safe crate offers; what is loaded and mapped is told and let go of by such"
 )]
 
-use std::ops::Range;
+use std::{ops::Range, sync::OnceLock};
 
 /// Lets all threads share one heap instead of giving each its own, and keeps it whole: what is large and soon over (the state of
 /// a pod's worker, an answer of the runtime) gets pages of its own, and what is freed is joined with its neighbours at once, so
@@ -36,58 +36,68 @@ pub fn release_free_memory() {
     }
 }
 
+/// Where the program and the libraries that it was started with lie in memory, as far as they are never written to.
+static PROGRAM: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+
+/// Notes what [`release_program_pages`] may let go of. Call it at the start: what is loaded by then stays where it is for as long as the
+/// process lives, which what is loaded later (by the resolver, say) need not.
+pub fn note_program_pages() {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    // SAFETY: the callback is of the type that the loader wants, and `data` is the list, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) };
+    PROGRAM.set(found).ok();
+}
+
+/// Takes down what an object has in memory that nobody writes to.
+unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mut std::ffi::c_void) -> i32 {
+    // SAFETY: the loader gives a valid description, and the list that it was called with.
+    let (info, found) = unsafe { (&*info, &mut *data.cast::<Vec<Range<usize>>>()) };
+    // SAFETY: a name is a C string or null, and stays while the object is there.
+    let name = (!info.dlpi_name.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(info.dlpi_name) });
+    // The kernel's own part has no file.
+    if info.dlpi_phdr.is_null() || name.is_some_and(|name| name.to_bytes().starts_with(b"linux-vdso")) {
+        return 0;
+    }
+    // SAFETY: there are as many headers as the loader says.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    for header in headers {
+        if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
+            let start = usize::try_from(info.dlpi_addr.wrapping_add(header.p_vaddr)).unwrap_or(0);
+            let length = usize::try_from(header.p_memsz).unwrap_or(0);
+            let page = usize::try_from(crate::page_size()).unwrap_or(4096);
+            found.extend(whole_pages(start, length, page));
+        }
+    }
+    0
+}
+
+/// The pages that lie wholly in a range.
+fn whole_pages(start: usize, length: usize, page: usize) -> Option<Range<usize>> {
+    let end = start.checked_add(length)? / page * page;
+    let start = start.checked_next_multiple_of(page)?;
+    (start < end).then_some(start..end)
+}
+
 /// Lets go of the pages of the program and its libraries: those that are needed are mapped again when they are touched, without
 /// a read, from the kernel's cache of files; those that were needed once, for the start or a kind of pod that is gone, or were
-/// mapped because they lie beside such a one, are not. Costs some hundred page faults afterwards, a millisecond or two in all.
-/// What is not as it is in its file (what the loader has filled in, a debugger's breakpoints) is left alone.
+/// mapped because they lie beside such a one, are not. Costs some hundred page faults afterwards, a millisecond or so in all.
+/// Nothing happens while a debugger is there, whose breakpoints are in these pages.
 pub fn release_program_pages() {
-    #[cfg(target_os = "linux")]
-    for pages in
-        std::fs::read_to_string("/proc/self/smaps").map(|text| as_in_files(&text)).unwrap_or_default()
-    {
-        const MADV_DONTNEED: i32 = 4;
-        // SAFETY: the range is a mapping of this process, of a file, private, not writable, and without a page that differs from
-        // the file: what is dropped comes back the same at the next touch. Such a mapping goes away or becomes writable only if
-        // a library is unloaded or relocated anew; nothing here loads any after the start. A refusal changes nothing.
-        unsafe { madvise(pages.start as *mut std::ffi::c_void, pages.len(), MADV_DONTNEED) };
+    const MADV_DONTNEED: i32 = 4;
+    if is_traced() {
+        return;
+    }
+    for pages in PROGRAM.get().into_iter().flatten() {
+        // SAFETY: the range is a part of the program or of a library that it was started with, which are never unmapped; it is mapped
+        // from a file, privately, and nobody writes to it: what is dropped comes back the same at the next touch. A refusal changes nothing.
+        unsafe { libc::madvise(pages.start as *mut std::ffi::c_void, pages.len(), MADV_DONTNEED) };
     }
 }
 
-/// The mappings in `smaps` that hold nothing but pages of files, as they are in the files.
-fn as_in_files(smaps: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    // The mapping that the lines are about, and whether it has pages.
-    let mut current: Option<(Range<usize>, bool)> = None;
-    let mut take = |mapping: Option<(Range<usize>, bool)>| {
-        if let Some((pages, true)) = mapping {
-            found.push(pages);
-        }
-    };
-    for line in smaps.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(first), second) = (words.next(), words.next().unwrap_or_default()) else { continue };
-        match first.strip_suffix(':') {
-            None => {
-                take(current.take());
-                let path = words.nth(3).unwrap_or_default();
-                let pages = first.split_once('-').and_then(|(from, to)| {
-                    Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
-                });
-                if matches!(second, "r-xp" | "r--p") && path.starts_with('/') {
-                    current = pages.map(|pages| (pages, false));
-                }
-            }
-            Some("Rss") => {
-                if let Some((_, has_pages)) = &mut current {
-                    *has_pages = second != "0";
-                }
-            }
-            Some("Anonymous" | "Swap" | "Locked") if second != "0" => current = None,
-            Some(_) => {}
-        }
-    }
-    take(current);
-    found
+fn is_traced() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_none_or(|pid| pid.trim() != "0")
 }
 
 #[cfg(target_env = "gnu")]
@@ -96,86 +106,61 @@ unsafe extern "C" {
     fn malloc_trim(keep: usize) -> i32;
 }
 
-#[cfg(target_os = "linux")]
-unsafe extern "C" {
-    fn madvise(start: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn resident(smaps: &str, range: &Range<usize>) -> String {
-        let start = format!("{:x}-{:x} ", range.start, range.end);
-        let rest = smaps.lines().skip_while(|line| !line.starts_with(&start));
-        rest.skip(1).find(|line| line.starts_with("Rss:")).unwrap_or_default().to_owned()
+    /// Kilobytes of the mapping that begins there.
+    fn resident(start: usize) -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{start:x}-");
+        let rest = smaps.lines().skip_while(|line| !line.starts_with(&head));
+        let line = rest.skip(1).find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     #[test]
     fn pages_of_the_program_go_and_come_back() {
-        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let own = std::env::current_exe().unwrap();
-        let code = text
-            .lines()
-            .find(|line| line.contains(" r-xp ") && line.ends_with(own.to_str().unwrap()))
-            .and_then(|line| line.split_once(' '))
-            .and_then(|(range, _)| range.split_once('-'))
-            .map(|(from, to)| {
-                usize::from_str_radix(from, 16).unwrap()..usize::from_str_radix(to, 16).unwrap()
-            })
-            .unwrap();
-        assert!(as_in_files(&text).contains(&code), "{text}");
-        let kib = |text: &str| {
-            let line = resident(text, &code);
-            line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-        };
-        // All of it is there first, so that other tests in this process can only make it less afterwards.
         const MADV_POPULATE_READ: i32 = 22;
+        note_program_pages();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let own = std::env::current_exe().unwrap();
+        let line = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(own.to_str().unwrap()));
+        let (from, to) = line.unwrap().split_once(' ').unwrap().0.split_once('-').unwrap();
+        let code = usize::from_str_radix(from, 16).unwrap()..usize::from_str_radix(to, 16).unwrap();
+        let noted = PROGRAM.get().unwrap();
+        assert!(
+            noted.iter().any(|it| code.contains(&it.start) && it.end <= code.end),
+            "{noted:x?} {code:x?}"
+        );
+        for line in
+            maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|modes| modes.contains('w')))
+        {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let (from, to) =
+                (usize::from_str_radix(from, 16).unwrap(), usize::from_str_radix(to, 16).unwrap());
+            assert!(
+                noted.iter().all(|it| it.end <= from || to <= it.start),
+                "{line} may be written to: {noted:x?}"
+            );
+        }
+        // All of it is there first, so that other tests in this process can only make it less afterwards.
         let (start, length) = (code.start as *mut std::ffi::c_void, code.len());
         // SAFETY: the range is a mapping of this process, whose pages are only read.
-        let populated = unsafe { madvise(start, length, MADV_POPULATE_READ) };
-        assert_eq!(populated, 0);
-        let before = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        assert_eq!(unsafe { libc::madvise(start, length, MADV_POPULATE_READ) }, 0);
+        let before = resident(code.start);
         release_program_pages();
-        let after = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        assert!(kib(&after) < kib(&before), "{} before, {} after", kib(&before), kib(&after));
+        let after = resident(code.start);
+        assert!(after < before, "{before} kB before, {after} after");
     }
 
     #[test]
-    fn only_what_is_as_in_its_file_is_let_go() {
-        let mapping = |head: &str, rss: u32, anonymous: u32, swap: u32, locked: u32| {
-            format!(
-                "{head}\nSize: 64 kB\nRss: {rss} kB\nAnonymous: {anonymous} kB\nSwap: {swap} kB\nLocked: {locked} kB\nVmFlags: rd mr\n"
-            )
-        };
-        let rows = [
-            ("code", mapping("1000-2000 r-xp 00001000 08:01 7 /bin/it", 4, 0, 0, 0), true),
-            (
-                "code of a file that was replaced",
-                mapping("1000-2000 r-xp 00001000 08:01 7 /bin/it (deleted)", 4, 0, 0, 0),
-                true,
-            ),
-            ("constants", mapping("1000-2000 r--p 00000000 08:01 7 /bin/it", 4, 0, 0, 0), true),
-            ("nothing there", mapping("1000-2000 r-xp 00001000 08:01 7 /bin/it", 0, 0, 0, 0), false),
-            (
-                "filled in by the loader",
-                mapping("1000-2000 r--p 00001000 08:01 7 /bin/it", 4, 4, 0, 0),
-                false,
-            ),
-            ("the same, swapped out", mapping("1000-2000 r--p 00001000 08:01 7 /bin/it", 4, 0, 4, 0), false),
-            ("kept in memory", mapping("1000-2000 r-xp 00001000 08:01 7 /bin/it", 4, 0, 0, 4), false),
-            ("writable", mapping("1000-2000 rw-p 00001000 08:01 7 /bin/it", 4, 0, 0, 0), false),
-            ("shared", mapping("1000-2000 r--s 00001000 08:01 7 /bin/it", 4, 0, 0, 0), false),
-            ("the kernel's", mapping("1000-2000 r-xp 00000000 00:00 0 [vdso]", 4, 0, 0, 0), false),
-            ("nobody's", mapping("1000-2000 r--p 00000000 00:00 0", 4, 0, 0, 0), false),
-            ("not to be read", "zz r-xp\nRss: x\n\n".to_owned(), false),
-        ];
-        for (what, text, expected) in rows {
-            let next = mapping("3000-4000 r-xp 00001000 08:01 8 /lib/other", 4, 0, 0, 0);
-            let found = as_in_files(&format!("{text}{next}"));
-            assert_eq!(found.contains(&(0x1000..0x2000)), expected, "{what}");
-            assert!(found.contains(&(0x3000..0x4000)), "{what}: the one behind it");
-        }
+    fn only_whole_pages() {
+        assert_eq!(whole_pages(0x1000, 0x2000, 0x1000), Some(0x1000..0x3000));
+        assert_eq!(whole_pages(0x1001, 0x2fff, 0x1000), Some(0x2000..0x4000));
+        assert_eq!(whole_pages(0x1001, 0x1000, 0x1000), None);
+        assert_eq!(whole_pages(0x1000, 0, 0x1000), None);
+        assert_eq!(whole_pages(usize::MAX, 2, 0x1000), None);
     }
 
     #[test]

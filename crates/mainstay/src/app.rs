@@ -70,6 +70,7 @@ pub(crate) enum Mode {
 /// Runs the agent until a signal ends it. Pods outlive it.
 pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
     mainstay_host::share_heap();
+    mainstay_host::note_program_pages();
     if loaded.config.enable_profiling_handler {
         mainstay_profile::sample_heap();
     }

@@ -111,13 +111,12 @@ pub fn start(
         shutdown.run_until_signalled(Box::pin(images::settle(&settling))).await;
     });
     // One after the other: whoever holds one while he waits for another may be waited for himself.
-    let desired_now = desired.borrow().clone();
     let observed_now = observed.borrow().clone();
     let probes_now = probes.borrow().clone();
     let mut extended = shared.config.resources.devices().resources();
     let extended_now = extended.borrow_and_update().clone();
     let actor = Actor {
-        facts: admission::facts(&shared.config.admission, desired_now.node.as_deref(), &extended_now),
+        facts: admission::facts(&shared.config.admission, None, &extended_now),
         extended: extended_now,
         swept: false,
         looked_up: false,
@@ -126,7 +125,9 @@ pub fn start(
         pods,
         sender,
         heartbeat,
-        desired: desired_now,
+        // Nothing is wanted, and nothing whole, before the pods that are have been taken in: whatever else comes first must not find out
+        // that nobody wants what runs.
+        desired: Arc::default(),
         observed: observed_now,
         probes: probes_now,
         clock: Clock::new(Timestamp::now(), Instant::now()),

@@ -60,8 +60,10 @@ impl Disks {
         copy(&workspace_root().join("scripts/vm/guest.sh"), &staging.join("guest.sh"))?;
         // Line tables are most of a debug binary and of no use in there.
         strip(&mainstay_binary()?, &staging.join("mainstay"))?;
-        // What the tests of devices run beside it; built with them.
-        strip(&mainstay_binary()?.with_file_name("device-plugin"), &staging.join("device-plugin"))?;
+        // What the tests run beside it; built with them.
+        for beside in ["device-plugin", "node-api"] {
+            strip(&mainstay_binary()?.with_file_name(beside), &staging.join(beside))?;
+        }
         for (name, path) in programs {
             strip(path, &staging.join("tests").join(name))?;
         }

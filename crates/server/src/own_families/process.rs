@@ -62,14 +62,14 @@ impl Process {
     fn parse(text: &str) -> Option<Self> {
         /// What the kernel counts time in, for programs.
         const TICKS: f64 = 100.0;
-        const PAGE: f64 = 4096.0;
         // The name may have spaces and parentheses in it: what counts comes after the last one.
         let words: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let number = |at: usize| words.get(at)?.parse::<f64>().ok();
         Some(Self {
             cpu_seconds: (number(11)? + number(12)?) / TICKS,
             virtual_bytes: number(20)?,
-            resident_bytes: number(21)? * PAGE,
+            resident_bytes: number(21)?
+                * super::number(u64::try_from(mainstay_host::page_size()).unwrap_or(4096)),
         })
     }
 }
