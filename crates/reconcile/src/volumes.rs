@@ -36,6 +36,8 @@ pub(crate) const REFRESHES: usize = 8;
 /// After so many tries in a row, two minutes by their back-off, the pod's volumes are told of together, as upstream does when
 /// it has waited as long.
 const SUMMARY_AFTER: u32 = 8;
+/// From then on a volume that is still being given to the pod's group has an event of its own, as upstream's has.
+const LONG_CHANGE_SECONDS: u64 = 30;
 /// The largest file that environment variables are taken from.
 const ENV_FILE_MAX: u64 = 64 << 10;
 
@@ -257,6 +259,17 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
                 found.map_or_else(String::new, |volume| volume.name.clone())
             };
             let volume = if named.is_empty() { by_path() } else { named };
+            if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
+                let text =
+                    format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");
+                shared.event(
+                    &order.desired,
+                    None,
+                    EventKind::Warning,
+                    "VolumePermissionChangeInProgress",
+                    text,
+                );
+            }
             troubles.push(Trouble { volume, message: hung.to_string(), only_stale: false });
         }
     }

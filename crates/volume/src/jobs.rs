@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -19,13 +19,21 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub struct Progress {
     doing: Mutex<String>,
+    /// Files that were given to the pod's group, and one more; 0 while none are being given.
+    given: AtomicU64,
     abandoned: AtomicBool,
 }
 
 impl Progress {
     /// Says what is being done from now on.
     pub fn doing(&self, what: impl Into<String>) {
+        self.given.store(0, Ordering::Relaxed);
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// Says that it is giving files to the pod's group, and how many it has given.
+    pub(crate) fn has_given(&self, files: u64) {
+        self.given.store(files.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Nobody wants the result any more: whatever can be given up should be.
@@ -41,14 +49,24 @@ impl Progress {
 
 /// A job has not ended in time. It goes on; nothing else is done for its pod until it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{doing} has not ended after {seconds} s; is what it waits for (a server, a disk, systemd) reachable? Only this pod waits for it"
-)]
+#[error("{doing} has not ended after {seconds} s{}", remedy(*given))]
 pub struct Hung {
     /// What it is doing.
     pub doing: String,
     /// For how long it has been running.
     pub seconds: u64,
+    /// It goes through a volume to give it to the pod's group, and has given so many files.
+    pub given: Option<u64>,
+}
+
+fn remedy(given: Option<u64>) -> String {
+    match given {
+        Some(files) => format!(
+            " ({files} files so far); only this pod waits for it; fsGroupChangePolicy: OnRootMismatch looks at the volume's root alone"
+        ),
+        None => "; is what it waits for (a server, a disk, systemd) reachable? Only this pod waits for it"
+            .to_owned(),
+    }
 }
 
 /// Work that may hang, one job at a time for each key. Clones share it.
@@ -66,7 +84,11 @@ struct Job {
 
 impl Job {
     fn hung(&self) -> Hung {
-        Hung { doing: self.progress.text(), seconds: self.begun.elapsed().as_secs() }
+        Hung {
+            doing: self.progress.text(),
+            seconds: self.begun.elapsed().as_secs(),
+            given: self.progress.given.load(Ordering::Relaxed).checked_sub(1),
+        }
     }
 }
 
@@ -135,11 +157,13 @@ impl Jobs {
         let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(body) {
             warn!(%error, "cannot start a thread for a pod's volumes");
-            return Err(Hung { doing: format!("starting a thread ({error})"), seconds: 0 });
+            return Err(Hung { doing: format!("starting a thread ({error})"), seconds: 0, given: None });
         }
         match tokio::time::timeout_at(deadline, receiver).await {
             Ok(Ok(result)) => Ok(result),
-            Ok(Err(_)) => Err(Hung { doing: format!("{} (it died)", job.progress.text()), seconds: 0 }),
+            Ok(Err(_)) => {
+                Err(Hung { doing: format!("{} (it died)", job.progress.text()), seconds: 0, given: None })
+            }
             Err(_) => Err(job.hung()),
         }
     }
@@ -174,6 +198,22 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!(jobs.run("a", Duration::from_secs(60), |_| 9).await, Ok(9));
         assert!(jobs.running().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_files_to_change_hands_is_told_how_many_have() {
+        let jobs = Jobs::default();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let hung = jobs.run("a", Duration::from_secs(5), move |progress| {
+            progress.doing("giving what is in volume \"data\" to group 7");
+            progress.has_given(4096);
+            wait.recv().ok();
+        });
+        let hung = hung.await.unwrap_err();
+        assert_eq!(hung.given, Some(4096));
+        assert!(hung.to_string().contains("(4096 files so far)"), "{hung}");
+        assert!(hung.to_string().contains("OnRootMismatch"), "{hung}");
+        release.send(()).unwrap();
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ pub(crate) fn set_up(setup: &VolumeSetup, progress: &Progress) -> Result<Option<
             notice = (has != group).then_some(Notice::OtherGroup { asked: group, has });
         } else {
             progress.doing(format!("giving what is in volume {:?} to group {group}", setup.name));
-            ownership::give(path, group, setup.group_change)?;
+            ownership::give(path, group, setup.group_change, progress)?;
         }
         // Before the next one looks who uses it.
         mark_ready(setup)?;

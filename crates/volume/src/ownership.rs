@@ -14,7 +14,7 @@ use rustix::{
 
 use tracing::warn;
 
-use crate::VolumeError;
+use crate::{Progress, VolumeError};
 
 /// What the group may do with everything.
 const FILE: u32 = 0o660;
@@ -25,8 +25,13 @@ const MAX_DEPTH: usize = 512;
 
 /// Gives a directory and what is in it to a group. Links in it are changed themselves and never followed; the directory itself may be
 /// named by one. What the file system does not let go of (immutable files, say) stays as it is and is told of in the log, as upstream does it.
-/// Blocks, for long where there is much.
-pub(crate) fn give(path: &Path, group: u32, when: GroupChange) -> Result<(), VolumeError> {
+/// Blocks, for long where there is much; how far it is is told.
+pub(crate) fn give(
+    path: &Path,
+    group: u32,
+    when: GroupChange,
+    progress: &Progress,
+) -> Result<(), VolumeError> {
     let failed = |errno: Errno| VolumeError::io("give to the pod's group", path)(errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
@@ -36,7 +41,7 @@ pub(crate) fn give(path: &Path, group: u32, when: GroupChange) -> Result<(), Vol
     }
     // The root comes last: while it is not the group's, what is in it may not be.
     let mut kept = Kept::default();
-    give_below(&root, group, &mut kept).map_err(failed)?;
+    give_below(&root, group, &mut kept, progress).map_err(failed)?;
     if let Kept { count, first: Some((name, errno)) } = &kept {
         warn!(
             volume = %path.display(), group, count, first = name, error = %errno,
@@ -71,8 +76,9 @@ struct Level {
 }
 
 /// Gives all that is in a directory. The way down is on the heap: threads that make volumes ready have small stacks.
-fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept) -> Result<(), Errno> {
+fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept, progress: &Progress) -> Result<(), Errno> {
     let mut top = Dir::read_from(root)?;
+    let mut files = 0;
     let mut way: Vec<Level> = Vec::new();
     loop {
         let entries = way.last_mut().map_or(&mut top, |level| &mut level.entries);
@@ -96,6 +102,8 @@ fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept) -> Result<(), Errno> 
         if name == c"." || name == c".." {
             continue;
         }
+        progress.has_given(files);
+        files += 1;
         match entries.fd().and_then(|directory| one(directory, name, group)) {
             Ok(None) => {}
             Ok(Some(_)) if way.len() >= MAX_DEPTH => kept.add(name, Errno::NAMETOOLONG),
@@ -163,7 +171,7 @@ mod tests {
         let (volume, path) = (dir.path().to_owned(), vec!["d"; MAX_DEPTH].join("/"));
         let work = move |_: &crate::Progress| {
             fs::create_dir_all(volume.join(&path).join("too deep")).unwrap();
-            give(&volume, 4711, GroupChange::Always).unwrap();
+            give(&volume, 4711, GroupChange::Always, &Progress::default()).unwrap();
             let group = |path: &str| fs::symlink_metadata(volume.join(path)).unwrap().gid();
             (group("d"), group(&path), group(&format!("{path}/too deep")))
         };
@@ -188,7 +196,7 @@ mod tests {
             (found.gid(), found.mode() & 0o7777)
         };
         let before = seen(&outside);
-        give(&volume, 4711, GroupChange::Always).unwrap();
+        give(&volume, 4711, GroupChange::Always, &Progress::default()).unwrap();
         assert_eq!(seen(&volume), (4711, 0o2775));
         assert_eq!(seen(&volume.join("a/b")), (4711, 0o2775));
         assert_eq!(seen(&volume.join("a/file")), (4711, 0o660));
@@ -196,11 +204,11 @@ mod tests {
         assert_eq!(seen(&outside), before, "a link leads nowhere");
         // The root is the group's: what is in it is left alone, unless it is to be looked at always.
         rustix::fs::chown(volume.join("a/file"), None, Some(Gid::from_raw(1))).unwrap();
-        give(&volume, 4711, GroupChange::OnRootMismatch).unwrap();
+        give(&volume, 4711, GroupChange::OnRootMismatch, &Progress::default()).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 1);
-        give(&volume, 4711, GroupChange::Always).unwrap();
+        give(&volume, 4711, GroupChange::Always, &Progress::default()).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 4711);
-        give(&volume, 4712, GroupChange::OnRootMismatch).unwrap();
+        give(&volume, 4712, GroupChange::OnRootMismatch, &Progress::default()).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 4712);
     }
     #[test]
@@ -215,7 +223,7 @@ mod tests {
             assert!(status.unwrap().success(), "chattr {flag}");
         };
         fixed("+i");
-        let given = give(dir.path(), 4711, GroupChange::Always);
+        let given = give(dir.path(), 4711, GroupChange::Always, &Progress::default());
         fixed("-i");
         given.unwrap();
         let group = |name: &str| fs::metadata(dir.path().join(name)).unwrap().gid();
