@@ -1,7 +1,10 @@
 //! The screen as lines of text, and lines as what a terminal wants.
 
-use super::model::{Model, Over, PodLine, Rates};
-use crate::stats::{Usage, cores, size as bytes};
+use super::model::{Model, Order, Over, PAST, PodLine, Rates};
+use crate::{
+    args::StatsOrder,
+    stats::{Usage, cores, size as bytes},
+};
 
 /// Columns and rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,8 @@ const HELP: &str = "\
  ?                this                 q, Ctrl-C     leave
 
  CPU is in thousandths of a core, MEMORY is the working set; READ, WRITE, RX and TX are bytes a second, DISK
- is what a pod wrote to its layers, logs and volumes. - is what is not known (yet).";
+ is what a pod wrote to its layers, logs and volumes. - is what is not known (yet). A narrow terminal shows
+ fewer columns, and always the one that is sorted by.";
 
 /// How many lines of the list fit.
 pub(super) fn list_rows(size: Size) -> usize {
@@ -90,12 +94,12 @@ pub(super) fn screen(model: &Model, size: Size) -> Vec<Line> {
 /// The node and all pods, for a pipe.
 pub(super) fn plain(model: &Model, with_containers: bool) -> String {
     let mut lines = head(model);
-    let width = name_width(model, with_containers);
-    lines.push(line(Look::Bold, &header(width)));
+    let columns = Columns::all(name_width(model, with_containers));
+    lines.push(line(Look::Bold, &header(columns)));
     for pod in &model.reading.pods {
-        lines.push(line(Look::Plain, &pod_line(model, pod, width, " ")));
+        lines.push(line(Look::Plain, &pod_line(model, pod, columns, " ")));
         if with_containers {
-            lines.extend(container_lines(pod, width).map(|text| line(Look::Plain, &text)));
+            lines.extend(container_lines(pod, columns).map(|text| line(Look::Plain, &text)));
         }
     }
     lines.iter().map(|line| format!("{}\n", line.text.trim_end())).collect()
@@ -181,8 +185,8 @@ fn head(model: &Model) -> Vec<Line> {
 }
 
 fn list(model: &Model, size: Size, lines: &mut Vec<Line>) {
-    let width = name_width(model, true).min(size.columns.saturating_sub(REST).max(12));
-    lines.push(line(Look::Bold, &header(width)));
+    let columns = Columns::fitting(size.columns, name_width(model, true), model.order);
+    lines.push(line(Look::Bold, &header(columns)));
     let places = model.places();
     let selected = model.selection(&places);
     // A list that has become shorter is shown to its end.
@@ -193,11 +197,11 @@ fn list(model: &Model, size: Size, lines: &mut Vec<Line>) {
         let text = match place.container {
             None => {
                 let mark = if model.is_open(pod) { "-" } else { "+" };
-                pod_line(model, pod, width, mark)
+                pod_line(model, pod, columns, mark)
             }
             Some(index) => {
                 container_texts.clear();
-                container_texts.extend(container_lines(pod, width));
+                container_texts.extend(container_lines(pod, columns));
                 container_texts.get(index).cloned().unwrap_or_default()
             }
         };
@@ -209,8 +213,61 @@ fn list(model: &Model, size: Size, lines: &mut Vec<Line>) {
     }
 }
 
-/// What the columns beside the name take.
-const REST: usize = 1 + 1 + 6 + 1 + 17 + 4 + 1 + 7 + 1 + super::model::PAST + 8 * 6;
+/// What is always shown beside the name: the mark, READY, STATUS, RST, CPU and MEMORY.
+const ALWAYS: usize = 1 + 6 + 17 + 5 + 8 + SIZE;
+/// A column of a size.
+const SIZE: usize = 8;
+/// Names are not cut below that while there are columns to leave out for them.
+const NAME: usize = 32;
+
+/// Which columns there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Columns {
+    name: usize,
+    /// The line of the past.
+    past: bool,
+    /// MEMORY, READ, WRITE, RX, TX and DISK.
+    sizes: [bool; 6],
+}
+
+impl Columns {
+    fn all(name: usize) -> Self {
+        Self { name, past: true, sizes: [true; 6] }
+    }
+
+    /// Leaves out what is looked at least until the names fit, but not what the list is sorted by.
+    fn fitting(width: usize, name: usize, order: Order) -> Self {
+        let mut columns = Self::all(name);
+        let groups = [
+            (None, [].as_slice()),
+            (Some(StatsOrder::Network), &[3, 4]),
+            (Some(StatsOrder::Io), &[1, 2]),
+            (Some(StatsOrder::Disk), &[5]),
+        ];
+        for (sorted_by, group) in groups {
+            if columns.beside() + name.min(NAME) <= width {
+                break;
+            }
+            match sorted_by {
+                None => columns.past = false,
+                Some(sorted_by) if order == Order::Stats(sorted_by) => {}
+                Some(_) => {
+                    for (at, shown) in columns.sizes.iter_mut().enumerate() {
+                        *shown &= !group.contains(&at);
+                    }
+                }
+            }
+        }
+        columns.name = name.min(width.saturating_sub(columns.beside())).max(12);
+        columns
+    }
+
+    /// What all of them but the name take.
+    fn beside(&self) -> usize {
+        let sizes = self.sizes.iter().skip(1).filter(|shown| **shown).count();
+        ALWAYS + sizes * SIZE + if self.past { 1 + PAST } else { 0 }
+    }
+}
 
 fn name_width(model: &Model, with_containers: bool) -> usize {
     let pods = model.reading.pods.iter();
@@ -223,9 +280,9 @@ fn name_width(model: &Model, with_containers: bool) -> usize {
     names.max().unwrap_or(0).clamp(12, 60)
 }
 
-fn header(width: usize) -> String {
+fn header(columns: Columns) -> String {
     row(
-        width,
+        columns,
         " ",
         "POD",
         ["READY", "STATUS", "RST", "CPU"],
@@ -234,26 +291,27 @@ fn header(width: usize) -> String {
     )
 }
 
-fn row(width: usize, mark: &str, name: &str, own: [&str; 4], past: &str, sizes: [String; 6]) -> String {
+fn row(columns: Columns, mark: &str, name: &str, own: [&str; 4], past: &str, sizes: [String; 6]) -> String {
+    let width = columns.name;
     let name: String = name.chars().take(width).collect();
     let [ready, status, restarts, cpu] = own;
     let status: String = status.chars().take(16).collect();
-    let mut text = format!(
-        "{mark}{name:<width$} {ready:>5} {status:<16} {restarts:>4} {cpu:>7} {past:<past_width$}",
-        past_width = super::model::PAST
-    );
-    for size in sizes {
+    let mut text = format!("{mark}{name:<width$} {ready:>5} {status:<16} {restarts:>4} {cpu:>7}");
+    if columns.past {
+        text.push_str(&format!(" {past:<PAST$}"));
+    }
+    for (size, _) in sizes.iter().zip(columns.sizes).filter(|(_, shown)| *shown) {
         text.push_str(&format!(" {size:>7}"));
     }
     text
 }
 
-fn pod_line(model: &Model, pod: &PodLine, width: usize, mark: &str) -> String {
+fn pod_line(model: &Model, pod: &PodLine, columns: Columns, mark: &str) -> String {
     let past = model.past(pod);
     let rates = past.map(|past| past.rates).unwrap_or_default();
     let cpu: Vec<u64> = past.map(|past| past.cpu.iter().copied().collect()).unwrap_or_default();
     row(
-        width,
+        columns,
         mark,
         &format!("{}/{}", pod.namespace, pod.name),
         [&pod.ready, &pod.status, &pod.restarts.to_string(), &cores(pod.usage.nano_cores)],
@@ -262,11 +320,11 @@ fn pod_line(model: &Model, pod: &PodLine, width: usize, mark: &str) -> String {
     )
 }
 
-fn container_lines(pod: &PodLine, width: usize) -> impl Iterator<Item = String> {
+fn container_lines(pod: &PodLine, columns: Columns) -> impl Iterator<Item = String> {
     pod.containers.iter().map(move |container| {
         let sizes = sizes(&container.usage, Rates::default());
         let own = ["", &container.state, &container.restarts.to_string(), &cores(container.usage.nano_cores)];
-        row(width, " ", &format!("  {}", container.name), own, "", sizes)
+        row(columns, " ", &format!("  {}", container.name), own, "", sizes)
     })
 }
 
@@ -282,4 +340,26 @@ pub(super) fn spark(values: &[u64], most: Option<u64>) -> String {
         usize::try_from(at).ok().and_then(|at| STEPS.get(at)).copied().unwrap_or('█')
     };
     values.iter().map(|value| step(*value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_states_have_room_on_narrow_terminals() {
+        let shown = |width, order| {
+            let columns = Columns::fitting(width, 40, order);
+            let words = header(columns);
+            (columns.name, words.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
+        };
+        let cpu = Order::Stats(StatsOrder::Cpu);
+        assert_eq!(shown(80, cpu), (35, "READY STATUS RST CPU MEMORY".to_owned()));
+        assert_eq!(shown(86, cpu), (33, "READY STATUS RST CPU MEMORY DISK".to_owned()));
+        assert_eq!(shown(102, cpu), (33, "READY STATUS RST CPU MEMORY READ WRITE DISK".to_owned()));
+        assert_eq!(shown(200, cpu), (40, "READY STATUS RST CPU MEMORY READ WRITE RX TX DISK".to_owned()));
+        let network = Order::Stats(StatsOrder::Network);
+        assert_eq!(shown(80, network), (19, "READY STATUS RST CPU MEMORY RX TX".to_owned()));
+        assert_eq!(shown(40, cpu).0, 12, "less is no name");
+    }
 }
