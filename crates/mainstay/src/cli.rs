@@ -43,6 +43,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Check this machine: runtime, cgroups, network, disk, configuration
     Doctor(doctor::DoctorArgs),
+    /// Print the version, as --version does
+    Version,
     /// Print a shell completion script
     Completion {
         /// The shell.
@@ -72,9 +74,10 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         }
     };
     if cli.version {
-        return print(&format!("Kubernetes {VERSION}\n"));
+        return version();
     }
     match cli.command {
+        Some(Command::Version) => version(),
         None => ExitCode::from(USAGE),
         Some(Command::Kubelet { args }) => kubelet(args),
         Some(Command::Run(args)) => match run::load(&args) {
@@ -90,6 +93,10 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         }
         Some(Command::Client(command)) => mainstay_client::run(command),
     }
+}
+
+fn version() -> ExitCode {
+    print(&format!("Kubernetes {VERSION}\n"))
 }
 
 /// The configuration that a command line of mainstay (with its own name first) means, if it is one that runs a node.
@@ -121,7 +128,7 @@ fn kubelet(args: Vec<OsString>) -> ExitCode {
         return print(&mainstay_config::help());
     }
     match &flags.version {
-        Some(VersionRequest::Short) => return print(&format!("Kubernetes {VERSION}\n")),
+        Some(VersionRequest::Short) => return version(),
         Some(VersionRequest::Raw) => {
             return print(&format!("{{GitVersion:{VERSION} Platform:linux/{}}}\n", arch()));
         }
