@@ -45,9 +45,12 @@ const MORE: usize = 2 << 10;
 /// What is kept between requests.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    compressed: Mutex<Option<((u64, u64), Bytes)>>,
+    compressed: Mutex<Option<((u64, u64), Compressed)>>,
     machine: tokio::sync::OnceCell<Arc<Machine>>,
 }
+
+/// Made once, however many ask for it meanwhile.
+type Compressed = Arc<tokio::sync::OnceCell<Bytes>>;
 
 /// What does not change while mainstay runs.
 #[derive(Debug, Default)]
@@ -95,29 +98,32 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
 
 impl Kept {
     async fn compressed(&self, source: Source) -> Bytes {
+        if !source.names.is_empty() {
+            return compress(source).await;
+        }
         let version = (source.samples.generation, source.disks.generation);
-        let whole = source.names.is_empty();
-        if whole
-            && let Some((of, bytes)) = &*self.compressed.lock().unwrap_or_else(PoisonError::into_inner)
-            && *of == version
-        {
-            return bytes.clone();
-        }
-        let made = tokio::task::spawn_blocking(move || {
-            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-            let mut work = Writer::new(&source);
-            while let Some(piece) = work.next() {
-                // Writing to memory cannot fail.
-                encoder.write_all(&piece).ok();
+        let page = {
+            let mut newest = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
+            match newest.as_ref().filter(|(of, _)| *of == version) {
+                Some((_, page)) => Arc::clone(page),
+                None => Arc::clone(&newest.insert((version, Compressed::default())).1),
             }
-            Bytes::from(encoder.finish().unwrap_or_default())
-        });
-        let bytes = made.await.unwrap_or_default();
-        if whole {
-            *self.compressed.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, bytes.clone()));
-        }
-        bytes
+        };
+        page.get_or_init(|| compress(source)).await.clone()
     }
+}
+
+async fn compress(source: Source) -> Bytes {
+    let made = tokio::task::spawn_blocking(move || {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let mut work = Writer::new(&source);
+        while let Some(piece) = work.next() {
+            // Writing to memory cannot fail.
+            encoder.write_all(&piece).ok();
+        }
+        Bytes::from(encoder.finish().unwrap_or_default())
+    });
+    made.await.unwrap_or_default()
 }
 
 /// What a text is made from.
