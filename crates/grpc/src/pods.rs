@@ -59,6 +59,8 @@ struct List {
     entries: Vec<Arc<Entry>>,
     /// All of them as an answer.
     whole: OnceLock<Bytes>,
+    /// All of them as what a watch begins with.
+    initial: OnceLock<Bytes>,
 }
 
 /// A pod and its bytes.
@@ -142,7 +144,16 @@ impl Pods {
         feed.watchers.retain(|watcher| !watcher.is_closed());
         feed.watchers.push(sender);
         drop(feed);
-        let watcher = Watcher { initial: Some((list, 0)), steps, step: None, pieces: VecDeque::new(), mask };
+        let mut pieces = VecDeque::new();
+        let initial = match mask {
+            // In one piece: two hundred who begin at once are given the same bytes.
+            None => {
+                pieces.push_back(list.initial.get_or_init(|| list.beginning()).clone());
+                None
+            }
+            Some(_) => Some((list, 0)),
+        };
+        let watcher = Watcher { initial, steps, step: None, pieces, mask };
         Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let piece = watcher.next().await;
             Some((piece, watcher))
@@ -194,7 +205,12 @@ impl Feed {
             .collect();
         entries.sort_by(|a, b| a.view.uid.cmp(&b.view.uid));
         let step = (!self.watchers.is_empty()).then(|| Step::between(&known, &entries));
-        let list = Arc::new(List { generation: snapshot.generation, entries, whole: OnceLock::new() });
+        let list = Arc::new(List {
+            generation: snapshot.generation,
+            entries,
+            whole: OnceLock::new(),
+            initial: OnceLock::new(),
+        });
         self.list = Some(Arc::clone(&list));
         if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
             let step = Arc::new(step);
@@ -249,6 +265,41 @@ impl List {
         }
         out.freeze()
     }
+
+    /// An event for each pod, and that these were all. What is encoded for it is the pods' own bytes from then on.
+    fn beginning(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        let mut fresh = Vec::new();
+        for entry in &self.entries {
+            let known = entry.whole.get();
+            let encoded = if known.is_none() { entry.encode(None) } else { Bytes::new() };
+            let pod = known.unwrap_or(&encoded);
+            put_event(&mut out, EventType::Added, pod.len());
+            out.extend_from_slice(pod);
+            if known.is_none() {
+                fresh.push((entry, out.len() - pod.len()..out.len()));
+            }
+        }
+        put_event(&mut out, EventType::InitialSyncComplete, 0);
+        // It is kept: without the room that it grew into.
+        let out = Bytes::copy_from_slice(&out);
+        for (entry, place) in fresh {
+            // Somebody else may have been quicker.
+            entry.whole.set(out.slice(place)).ok();
+        }
+        out
+    }
+}
+
+/// `WatchPodsEvent` with its prefix, but for the bytes of its pod; none is a length of 0.
+fn put_event(out: &mut BytesMut, kind: EventType, pod: usize) {
+    let body = if pod == 0 { 0 } else { field_len(pod) };
+    put_prefix(out, 2 + body);
+    encode_key(1, WireType::Varint, out);
+    out.put_u8(kind as u8);
+    if pod > 0 {
+        put_field(out, 2, pod);
+    }
 }
 
 /// How long a `bytes` field of a one-byte key is.
@@ -292,12 +343,12 @@ impl Entry {
 
 /// A watch.
 struct Watcher {
-    /// What was there when it began, and how much of it has been told.
+    /// What was there when it began, and how much of it has been told; nothing where that is among the pieces.
     initial: Option<(Arc<List>, usize)>,
     steps: mpsc::Receiver<Arc<Step>>,
     /// The step that is being told, and how much of it has been.
     step: Option<(Arc<Step>, usize)>,
-    /// Of an event, yet to be sent.
+    /// Yet to be sent.
     pieces: VecDeque<Bytes>,
     mask: Option<Mask>,
 }
@@ -345,16 +396,10 @@ impl Watcher {
         }
     }
 
-    /// `WatchPodsEvent`: what is this watcher's own, then the bytes that all share.
+    /// What is this watcher's own, then the bytes that all share.
     fn event(&mut self, kind: EventType, pod: Bytes) {
-        let body = if pod.is_empty() { 0 } else { field_len(pod.len()) };
         let mut head = BytesMut::with_capacity(16);
-        put_prefix(&mut head, 2 + body);
-        encode_key(1, WireType::Varint, &mut head);
-        head.put_u8(kind as u8);
-        if !pod.is_empty() {
-            put_field(&mut head, 2, pod.len());
-        }
+        put_event(&mut head, kind, pod.len());
         self.pieces.push_back(head.freeze());
         if !pod.is_empty() {
             self.pieces.push_back(pod);
