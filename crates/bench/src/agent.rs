@@ -59,6 +59,8 @@ pub(crate) struct Rest {
     pub(crate) rss_kib: u64,
     /// Its peak so far.
     pub(crate) peak_kib: u64,
+    /// What the kernel holds for it, in KiB.
+    pub(crate) kernel_kib: u64,
 }
 
 /// Poll this often while something is awaited.
@@ -135,11 +137,18 @@ pub(crate) fn measure(plan: &Plan, kind: Kind) -> Result<Figures> {
     Ok(Figures { single, all, start_cpu, rest, scrapes, list, restart, partial, restarted_kib })
 }
 
-/// Starts an agent; both answer on the read-only port, mainstay also on its socket.
+/// The cgroup in which the kernel counts what the agent costs it.
+const AGENT: &str = "agent";
+
+/// Starts an agent in a cgroup of its own; both answer on the read-only port, mainstay also on its socket.
 pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<(Node, Http)> {
     let builder = Node::builder().containerd(containerd).config("maxPods: 1000\n");
     let builder = match kind {
-        Kind::Mainstay => builder.program(&plan.mainstay),
+        Kind::Mainstay => builder.program(in_a_cgroup(
+            containerd,
+            "mainstay",
+            &format!("exec {} \"$@\"", plan.mainstay.display()),
+        )?),
         Kind::Upstream => builder.upstream().program(at_the_usual_place(containerd)?),
     };
     let node = builder.start()?;
@@ -153,15 +162,22 @@ pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<
 /// Upstream's kubelet with containerd where its cAdvisor looks for it, which it does at one place only: in a mount namespace of
 /// its own the runtime's socket is there, too. Elsewhere containers have no labels, and their answers would be smaller.
 fn at_the_usual_place(containerd: &Containerd) -> Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let script = containerd.dir().join("kubelet");
-    let text = format!(
-        "#!/bin/sh\nexec unshare --mount --propagation private /bin/sh -c '\n\
+    let command = format!(
+        "exec unshare --mount --propagation private /bin/sh -c '\n\
          mkdir -p /run/containerd && mount -t tmpfs none /run/containerd &&\n\
-         ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"\n",
+         ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"",
         containerd.socket().display(),
         tool("kubelet")?.display()
     );
+    in_a_cgroup(containerd, "kubelet", &command)
+}
+
+/// A program that joins the agent's cgroup and then becomes `command`, so that nothing before it is counted.
+fn in_a_cgroup(containerd: &Containerd, name: &str, command: &str) -> Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let cgroup = containerd.instance().make_memory_cgroup(AGENT)?;
+    let script = containerd.dir().join(name);
+    let text = format!("#!/bin/sh\necho $$ > {}/cgroup.procs || exit 1\n{command}\n", cgroup.display());
     std::fs::write(&script, text)?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
     Ok(script)
@@ -180,6 +196,7 @@ pub(crate) fn rest(plan: &Plan, pid: u32, containerd: &Containerd, http: &Http) 
     let idle_cpu = percent(process::cpu_time(pid)?, before);
     let runtime_cpu = percent(process::cpu_time(runtime_pid)?, runtime_before);
     let (rss_kib, peak_kib) = process::memory_kib(pid)?;
+    let kernel_kib = process::kernel_memory_kib(&containerd.instance().make_memory_cgroup(AGENT)?)?;
     let sampling =
         sampled.zip(metrics::sampling(http)).map(|(before, after)| (after - before) / elapsed * 100.0);
     print!("  at rest: {:.1} MB, {idle_cpu:.2} % of a core", kib_to_mb(rss_kib));
@@ -187,7 +204,8 @@ pub(crate) fn rest(plan: &Plan, pid: u32, containerd: &Containerd, http: &Http) 
         Some(sampling) => println!(", of which {sampling:.3} % for reading cgroups"),
         None => println!(),
     }
-    Ok(Rest { idle_cpu, runtime_cpu, sampling, rss_kib, peak_kib })
+    println!("  kernel memory: {:.1} MB", kib_to_mb(kernel_kib));
+    Ok(Rest { idle_cpu, runtime_cpu, sampling, rss_kib, peak_kib, kernel_kib })
 }
 
 /// Kills and starts it: how long until its list is complete, and how many lists were not.

@@ -41,7 +41,7 @@ cargo xtask bench [--pods N] [--rounds N] [--idle SECONDS] [--containerd 1.6|2.4
   --in-cluster N      pods scheduled at once by a real control plane (default 250; 0 leaves them out)
   --cluster           only those
   --no-upstream       without upstream's kubelet
-  --write             also write docs/benchmarks.md (with --metrics or --grpc, its part of it)
+  --write             also write docs/benchmarks.md (with --metrics, --grpc or --cluster, its part of it)
 ";
 
 /// What to measure.
@@ -167,12 +167,7 @@ fn run(plan: &Plan) -> Result<()> {
         return report::print_metrics(plan, &ours, theirs.as_ref());
     }
     if plan.cluster_only {
-        let (ours, theirs) = cluster::both(plan)?;
-        let targets = ours.targets(theirs.as_ref());
-        for Target { what, bound, measured, met } in &targets {
-            println!("{what}: {measured}, {bound}: {}", if *met { "pass" } else { "MISS" });
-        }
-        return none_missed(&targets);
+        return report::print_cluster(plan, &cluster::both(plan)?);
     }
     println!("floor: a bare CRI client");
     let floor = floor::measure(plan).context("the floor")?;

@@ -1,6 +1,6 @@
 //! What the kernel says about a process.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 
@@ -37,4 +37,18 @@ pub(crate) fn memory_kib(pid: u32) -> Result<(u64, u64)> {
             .unwrap_or(0)
     };
     Ok((field("VmRSS:"), field("VmHWM:")))
+}
+
+/// What the kernel itself holds for the processes of a cgroup (file handles, cached names of files, stacks, page tables), in KiB.
+pub(crate) fn kernel_memory_kib(cgroup: &Path) -> Result<u64> {
+    let read = |file: &str| fs::read_to_string(cgroup.join(file));
+    let bytes = match read("memory.kmem.usage_in_bytes") {
+        Ok(text) => text.trim().parse().ok(),
+        Err(_) => {
+            let stat = read("memory.stat").with_context(|| cgroup.display().to_string())?;
+            stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok())
+        }
+    };
+    let bytes: u64 = bytes.with_context(|| format!("{} has no count of kernel memory", cgroup.display()))?;
+    Ok(bytes / 1024)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::{
     Plan, Probed,
     agent::{Figures, Rest, kib_to_mb, median},
-    cluster::Clustered,
+    cluster::{ClusterFigures, Clustered},
     floor::Floor,
     grpc::GrpcFigures,
     metrics::{self, Answer, Scrapes, Stages},
@@ -69,6 +69,12 @@ pub(crate) fn print(plan: &Plan, measured: &Measured<'_>, targets: &[Target]) ->
         None,
         memory(mainstay.rest.peak_kib),
         upstream.map(|u| memory(u.rest.peak_kib)),
+    );
+    row(
+        "kernel memory of the agent's cgroup",
+        None,
+        memory(mainstay.rest.kernel_kib),
+        upstream.map(|u| memory(u.rest.kernel_kib)),
     );
     row(
         "resident memory after a restart",
@@ -199,6 +205,9 @@ fn scrape_rows(
         row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.answers.get(at)).map(cell));
     }
     row(ours.gzip.what, cell(&ours.gzip), theirs.map(|(scrapes, _)| cell(&scrapes.gzip)));
+    for (at, answer) in ours.first.iter().enumerate() {
+        row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.first.get(at)).map(cell));
+    }
     let memory = |kib: u64| (kib_to_mb(kib), format!("{:.1} MB", kib_to_mb(kib)));
     row("resident memory after scrapes", memory(ours.rss_kib), theirs.map(|(it, _)| memory(it.rss_kib)));
     row("its peak", memory(ours.peak_kib), theirs.map(|(it, _)| memory(it.peak_kib)));
@@ -238,6 +247,8 @@ pub(crate) fn print_metrics(plan: &Plan, ours: &Stages, theirs: Option<&Stages>)
         let of = |value: &dyn Fn(&Rest) -> Cell| (value(&stage.rest), beside.map(|it| value(&it.rest)));
         let (mine, other) = of(&|rest| memory(rest.rss_kib));
         row("resident memory at rest", mine, other);
+        let (mine, other) = of(&|rest| memory(rest.kernel_kib));
+        row("kernel memory of the agent's cgroup", mine, other);
         let (mine, other) = of(&|rest| percent(rest.idle_cpu));
         row("CPU at rest, of one core", mine, other);
         let (mine, other) = of(&|rest| percent(rest.runtime_cpu));
@@ -294,7 +305,44 @@ pub(crate) fn print_grpc(plan: &Plan, figures: &GrpcFigures) -> Result<()> {
     crate::none_missed(&targets)
 }
 
-/// Where the page goes on with what `--metrics` wrote.
+/// `--cluster`: a node of a real cluster beside upstream's.
+pub(crate) fn print_cluster(plan: &Plan, (ours, theirs): &Clustered) -> Result<()> {
+    let theirs = theirs.as_ref();
+    let targets = ours.targets(theirs);
+    let mut table = String::new();
+    let mut row = |what: &str, of: &dyn Fn(&ClusterFigures) -> Cell| {
+        let (mine, other) = (of(ours), theirs.map(of));
+        let ratio = other.as_ref().map_or("–".into(), |(other, _)| format!("{:.1} ×", other / mine.0));
+        let other = other.map_or("–".into(), |(_, text)| text);
+        writeln!(table, "| {what} | {} | {other} | {ratio} |", mine.1).ok();
+    };
+    let time = |value: Duration| (value.as_secs_f64(), format!("{:.1} s", value.as_secs_f64()));
+    row("all Ready, as the API server has it", &|it| time(it.ready));
+    row("API requests per pod (counted by the API server)", &|it| {
+        (it.requests, format!("{:.2}", it.requests))
+    });
+    row("the agent's own CPU time", &|it| time(it.cpu));
+    row("resident memory then", &|it| (kib_to_mb(it.rss_kib), format!("{:.1} MB", kib_to_mb(it.rss_kib))));
+    let text = format!(
+        "\n{} pods that are scheduled at once, containerd {}, {} cores, the control plane on the same machine.\n\n\
+         | | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- |\n{table}\n\
+         | target | bound | measured | |\n| --- | --- | --- | --- |\n{}",
+        plan.cluster,
+        version(plan),
+        std::thread::available_parallelism().map_or(0, usize::from),
+        judged(&targets)
+    );
+    println!("{text}");
+    if plan.write {
+        let intro = format!("Written by `cargo xtask bench --cluster --write` on {}.\n", today());
+        write_part(CLUSTER, &(intro + &text))?;
+    }
+    crate::none_missed(&targets)
+}
+
+/// Where the page goes on with what `--cluster` wrote.
+const CLUSTER: &str = "\n## In a cluster\n";
+/// And with what `--metrics` wrote.
 const GROWTH: &str = "\n## With more pods\n";
 /// And with what `--grpc` wrote.
 const GRPC: &str = "\n## gRPC\n";

@@ -98,6 +98,27 @@ impl Instance {
         cgroups::create(&self.cgroup_name()).with_context(|| format!("cannot make {}", self.cgroup_name()))
     }
 
+    /// Makes a cgroup beside that one in which the kernel counts memory, and says where: for one process that joins it by itself.
+    ///
+    /// # Errors
+    /// When no hierarchy of this machine counts memory, or the kernel refuses.
+    pub fn make_memory_cgroup(&self, part: &str) -> Result<PathBuf> {
+        let hierarchies = cgroups::hierarchies();
+        let name = format!("{}-{part}", self.cgroup_name());
+        // A hierarchy of v2 in which nobody has memory is there beside those of v1.
+        let counts = |dir: &PathBuf| {
+            ["memory.stat", "memory.usage_in_bytes"].iter().any(|file| dir.join(file).exists())
+        };
+        for dir in hierarchies.iter().map(|hierarchy| hierarchy.join(&name)) {
+            std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+            if counts(&dir) {
+                return Ok(dir);
+            }
+            std::fs::remove_dir(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        }
+        anyhow::bail!("no cgroup hierarchy of this machine counts memory")
+    }
+
     /// Ends all of its processes and removes all its mounts, cgroups, links, rules and files.
     ///
     /// # Errors
