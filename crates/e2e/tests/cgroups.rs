@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, process::Command};
 
 use mainstay_e2e::{CgroupFiles, SOON, World, idle, sh, with};
 use mainstay_testkit::{Containerd, Flavor, wait_until};
@@ -183,6 +183,48 @@ fn shared_cgroups_follow_the_pods_and_the_reservations() {
     world.take_away("two").unwrap();
     gone(&world, &uid);
     shares_become(2);
+}
+
+/// N3: with the policy none a restart puts values right that are its own, and neither makes the cgroups anew nor takes away
+/// what somebody else asked of them.
+#[test]
+fn a_restart_keeps_the_shared_cgroups_and_the_cpus_that_they_were_given() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    world.put("web", one(idle("c"))).unwrap();
+    let before = world.running("web").unwrap();
+    let cgroups = [vec!["kubepods"], vec!["kubepods", "besteffort"], vec!["kubepods", "burstable"]]
+        .map(|parts| CgroupFiles::of(&world, &parts));
+    let [top, best_effort, burstable] = &cgroups;
+    let pod = CgroupFiles::of(&world, &pod_parts("besteffort", before.uid()));
+    let container = pod.container(before.id("c"));
+    // A cgroup of v1 cannot be given less than one below it has.
+    for cgroup in [&container, &pod, best_effort, burstable, top] {
+        cgroup.give_cpus("0");
+    }
+    assert_eq!(top.cpus(), "0");
+    let directories = || -> Vec<(PathBuf, u64)> {
+        let all = cgroups.iter().chain([&pod]).flat_map(CgroupFiles::directories);
+        all.map(|dir| (dir.clone(), fs::metadata(&dir).unwrap().ino())).collect()
+    };
+    let made = directories();
+    for asked in [true, false] {
+        if asked {
+            world.node.sigterm().unwrap();
+        } else {
+            world.node.kill9();
+        }
+        burstable.set_shares(5000);
+        world.node.start_again().unwrap();
+        wait_until(SOON, "the shares of burstable pods to be put right", || {
+            let shares = burstable.shares();
+            if shares == burstable.expected_shares(2) { Ok(()) } else { Err(format!("{shares}")) }
+        })
+        .unwrap();
+        let after = world.running("web").unwrap();
+        assert_eq!((after.id("c"), after.restarts("c")), (before.id("c"), 0));
+        assert_eq!(directories(), made, "the same directories");
+        assert_eq!(top.cpus(), "0");
+    }
 }
 
 #[test]
