@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use mainstay_testkit::workspace_root;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 /// Sum over all `test result:` lines.
@@ -78,11 +78,8 @@ fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 fn cargo(args: &[&str]) -> Result<()> {
-    let status = Command::new(crate::cargo())
-        .args(args)
-        .current_dir(workspace_root())
-        .status()
-        .context("cannot run cargo")?;
+    let status =
+        crate::cargo().args(args).current_dir(workspace_root()).status().context("cannot run cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));
     }
@@ -91,7 +88,7 @@ fn cargo(args: &[&str]) -> Result<()> {
 
 /// The advisory database is not asked: it lives on the network, and CI must not fail with it.
 fn deny() -> Result<()> {
-    let status = Command::new(crate::cargo())
+    let status = crate::cargo()
         .args(["deny", "--workspace", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
         .current_dir(workspace_root())
         .status()
@@ -130,7 +127,7 @@ impl TestFiles {
 
 /// Runs tests, shows their output as it comes and counts the results.
 fn cargo_test(selection: &[&str], harness: &[&str], tally: &mut Tally) -> Result<()> {
-    let mut child = Command::new(crate::cargo())
+    let mut child = crate::cargo()
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(selection)
         .arg("--")

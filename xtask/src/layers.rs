@@ -5,7 +5,6 @@ mod tests;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::process::Command;
 
 /// Layers from the lowest up, as in ARCHITECTURE.md. A crate may use only what stands in a row above its own.
 const LAYERS: [(&str, &[&str]); 7] = [
@@ -93,7 +92,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// What cargo knows of the workspace.
 pub(crate) fn metadata() -> Result<Value> {
-    let output = Command::new(crate::cargo())
+    let output = crate::cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
         .current_dir(mainstay_testkit::workspace_root())
         .output()

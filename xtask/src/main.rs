@@ -86,9 +86,7 @@ fn bench(flags: &[&str]) -> Result<()> {
     if flags.contains(&"2.4") {
         tools::run(&["containerd"])?;
     }
-    let build = Command::new(cargo())
-        .args(["build", "--release", "-p", "mainstay", "-p", "mainstay-bench"])
-        .status()?;
+    let build = cargo().args(["build", "--release", "-p", "mainstay", "-p", "mainstay-bench"]).status()?;
     if !build.success() {
         bail!("the release build failed");
     }
@@ -103,13 +101,11 @@ fn bench(flags: &[&str]) -> Result<()> {
 /// The debug build: what is compared is what is said, not how fast.
 fn compare_metrics() -> Result<()> {
     tools::run(&["kubelet"])?;
-    let built = Command::new(cargo()).args(["build", "-p", "mainstay"]).status()?;
+    let built = cargo().args(["build", "-p", "mainstay"]).status()?;
     if !built.success() {
         bail!("the build failed");
     }
-    let done = Command::new(cargo())
-        .args(["run", "--quiet", "-p", "mainstay-e2e", "--bin", "compare-metrics"])
-        .status()?;
+    let done = cargo().args(["run", "--quiet", "-p", "mainstay-e2e", "--bin", "compare-metrics"]).status()?;
     if !done.success() {
         bail!("the comparison failed");
     }
@@ -118,15 +114,24 @@ fn compare_metrics() -> Result<()> {
 
 /// In a debug build, whose checks of arithmetic are half of what it can find.
 fn fuzz(words: &[&str]) -> Result<()> {
-    let done =
-        Command::new(cargo()).args(["run", "--quiet", "-p", "mainstay-fuzz", "--"]).args(words).status()?;
+    let done = cargo().args(["run", "--quiet", "-p", "mainstay-fuzz", "--"]).args(words).status()?;
     if !done.success() {
         bail!("the fuzzer found something, or could not be run");
     }
     Ok(())
 }
 
-/// The cargo that runs this, so that a toolchain chosen on its command line stays chosen.
-fn cargo() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
+/// The cargo that runs this, so that a toolchain chosen on its command line stays chosen. What it said of this program is no
+/// affair of what is built next: build scripts would take it for a change, and cryptography and all that is on top of it would
+/// be built again.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let own = std::env::vars_os().map(|(name, _)| name);
+    for name in own.filter(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    }) {
+        cargo.env_remove(name);
+    }
+    cargo
 }

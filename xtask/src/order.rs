@@ -84,8 +84,7 @@ pub(crate) fn run() -> Result<()> {
 
 fn build(root: &Path) -> Result<PathBuf> {
     println!("building a release");
-    let built =
-        Command::new(crate::cargo()).args(["build", "--release", "--locked", "-p", "mainstay"]).status()?;
+    let built = crate::cargo().args(["build", "--release", "--locked", "-p", "mainstay"]).status()?;
     ensure!(built.success(), "the release build failed");
     Ok(fs::canonicalize(root.join("target/release/mainstay"))?)
 }

@@ -211,7 +211,7 @@ fn environment() -> String {
 /// other packages dependencies would have other features, and all of it would be built again.
 fn build() -> Result<Vec<(String, PathBuf)>> {
     let cargo = || {
-        let mut command = Command::new(crate::cargo());
+        let mut command = crate::cargo();
         command.current_dir(workspace_root()).stderr(Stdio::inherit());
         command
     };
