@@ -190,18 +190,17 @@ fn shared_cgroups_follow_the_pods_and_the_reservations() {
 #[test]
 fn a_restart_keeps_the_shared_cgroups_and_the_cpus_that_they_were_given() {
     let mut world = World::start(Flavor::Debian16).unwrap();
-    world.put("web", one(idle("c"))).unwrap();
-    let before = world.running("web").unwrap();
     let cgroups = [vec!["kubepods"], vec!["kubepods", "besteffort"], vec!["kubepods", "burstable"]]
         .map(|parts| CgroupFiles::of(&world, &parts));
     let [top, best_effort, burstable] = &cgroups;
-    let pod = CgroupFiles::of(&world, &pod_parts("besteffort", before.uid()));
-    let container = pod.container(before.id("c"));
     // A cgroup of v1 cannot be given less than one below it has.
-    for cgroup in [&container, &pod, best_effort, burstable, top] {
+    for cgroup in [best_effort, burstable, top] {
         cgroup.give_cpus("0");
     }
     assert_eq!(top.cpus(), "0");
+    world.put("web", one(idle("c"))).unwrap();
+    let before = world.running("web").unwrap();
+    let pod = CgroupFiles::of(&world, &pod_parts("besteffort", before.uid()));
     let directories = || -> Vec<(PathBuf, u64)> {
         let all = cgroups.iter().chain([&pod]).flat_map(CgroupFiles::directories);
         all.map(|dir| (dir.clone(), fs::metadata(&dir).unwrap().ino())).collect()
