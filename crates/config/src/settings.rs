@@ -42,7 +42,7 @@ definitions! {
                 .note("mainstay's own; upstream's sockets are root's");
             /// Mode of the gRPC sockets' directories, in octal; who may enter one may use its socket.
             "local-api-mode" local_api_mode: String = "0750", flag("local-api-mode").kept().acted()
-                .check(Check::Rule("an octal mode from 0700 to 0777")).note("mainstay's own");
+                .check(Check::Rule("an octal mode from 0700 to 0755, in which only the owner writes")).note("mainstay's own");
             /// Calls per second that each pod, and each user outside of pods, may make on a gRPC socket.
             "local-api-qps" local_api_qps: i32 = "100", flag("local-api-qps").kept().acted()
                 .check(Check::AtLeast(1)).note("mainstay's own; upstream has one budget of 100 for all together");

@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use mainstay_testkit::CgroupDriver;
@@ -115,23 +114,6 @@ impl CgroupFiles {
         let (controller, file) = if self.v2 { ("", "cpu.weight") } else { ("cpu", "cpu.shares") };
         let file = self.dir(controller).join(file);
         fs::write(&file, number.to_string()).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    }
-
-    /// Lets it have these CPUs, as an administrator would: where systemd makes cgroups, by asking it.
-    ///
-    /// # Panics
-    /// When that fails.
-    pub fn give_cpus(&self, cpus: &str) {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.ends_with(".slice") || name.ends_with(".scope") {
-            let property = format!("AllowedCPUs={cpus}");
-            let done =
-                Command::new("systemctl").args(["set-property", "--runtime", &name, &property]).status();
-            assert!(done.is_ok_and(|status| status.success()), "systemctl set-property {name} {property}");
-            return;
-        }
-        let file = self.dir("cpuset").join("cpuset.cpus");
-        fs::write(&file, cpus).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
 
     /// Microseconds of CPU in each 100 ms.

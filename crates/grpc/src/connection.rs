@@ -16,6 +16,10 @@ const MAX_STREAMS: u32 = 1024;
 const MAX_HEADER_LIST: u32 = 16 << 10;
 /// What of an answer may be in our memory while the client takes nothing, beside what it shares with others.
 const MAX_STREAM_BYTES: usize = 64 << 10;
+/// How often a client is asked whether it still reads, and how long it has for an answer: one that never reads again would keep what it was
+/// not told.
+const ASK_ALIVE: Duration = Duration::from_secs(60);
+const ANSWER_ALIVE: Duration = Duration::from_secs(30);
 /// How long calls that were begun may go on after shutdown was signalled.
 const FINISH: Duration = Duration::from_secs(3);
 /// How long to wait when the system has no descriptor left for another connection.
@@ -65,6 +69,8 @@ async fn connection(stream: UnixStream, service: Arc<Service>, tasks: TaskGroup)
         .max_concurrent_streams(MAX_STREAMS)
         .max_send_buf_size(MAX_STREAM_BYTES)
         .max_header_list_size(MAX_HEADER_LIST)
+        .keep_alive_interval(ASK_ALIVE)
+        .keep_alive_timeout(ANSWER_ALIVE)
         .serve_connection(TokioIo::new(Tolerant::new(stream)), calls);
     let mut connection = pin!(connection);
     // Cancel safe: the connection is polled on below.

@@ -29,6 +29,7 @@ mod peer;
 mod podinfo;
 mod podresources;
 mod pods;
+mod ready;
 mod service;
 mod socket;
 #[cfg(test)]

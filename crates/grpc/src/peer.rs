@@ -50,19 +50,22 @@ pub(crate) enum Peer {
     Pod(Box<str>),
     Service(Box<str>, u32),
     User(u32),
+    /// All whose process had ended before anybody could look: a connection that was handed on. Whose it is now nobody says.
+    Orphan,
 }
 
 impl Peer {
     /// As the kernel says it.
     pub(crate) async fn of(stream: &UnixStream) -> Self {
-        let Ok(credentials) = stream.peer_cred() else { return Self::User(u32::MAX) };
+        let Ok(credentials) = stream.peer_cred() else { return Self::Orphan };
         // A process of another PID namespace than ours has no number here.
-        if let Some(pid) = credentials.pid().filter(|pid| *pid > 0)
-            && let Ok(cgroups) = tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await
-        {
-            return Self::in_cgroups(&cgroups, credentials.uid());
+        let Some(pid) = credentials.pid().filter(|pid| *pid > 0) else {
+            return Self::User(credentials.uid());
+        };
+        match tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await {
+            Ok(cgroups) => Self::in_cgroups(&cgroups, credentials.uid()),
+            Err(_) => Self::Orphan,
         }
-        Self::User(credentials.uid())
     }
 
     fn in_cgroups(cgroups: &str, user: u32) -> Self {
@@ -253,7 +256,9 @@ impl Place {
     /// What to say when there is none.
     pub(crate) fn enter_stream(&self, mask: Option<MaskPrint>) -> Result<StreamPlace, Status> {
         self.peers.enter_stream(&self.peer, mask.map(|MaskPrint(print)| print)).ok_or_else(|| {
-            let message = format!("too many streams: a caller may have {MAX_PEER_STREAMS} open");
+            let message = format!(
+                "too many streams: a caller may have {MAX_PEER_STREAMS} open, all callers together {MAX_STREAMS}"
+            );
             Status::new(Code::ResourceExhausted, message)
         })
     }

@@ -13,6 +13,7 @@ use mainstay_types::{NodeSnapshot, PodExt, PodSource, PodView};
 
 use crate::{
     cache::{self, Made, Newest},
+    ready,
     wire::{Answer, Code, Status, framed},
 };
 
@@ -30,7 +31,7 @@ impl PodInfo {
     }
 
     pub(crate) fn list(&self) -> Result<Answer, Status> {
-        let snapshot = self.snapshots.borrow().clone().ok_or_else(Status::initializing)?;
+        let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
         Ok(Answer::One(self.lists.get(snapshot.generation, || whole(&snapshot))))
     }
 
@@ -41,7 +42,7 @@ impl PodInfo {
     }
 
     pub(crate) fn get(&self, uid: &str) -> Result<Answer, Status> {
-        let snapshot = self.snapshots.borrow().clone().ok_or_else(Status::initializing)?;
+        let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
         if uid.is_empty() {
             return Err(Status::new(
                 Code::InvalidArgument,
@@ -57,7 +58,7 @@ impl PodInfo {
 
 impl Newest for PodInfo {
     fn now(&mut self) -> Result<Bytes, Status> {
-        let snapshot = self.snapshots.borrow_and_update().clone().ok_or_else(Status::initializing)?;
+        let snapshot = ready::whole(self.snapshots.borrow_and_update().as_ref())?;
         Ok(self.lists.get(snapshot.generation, || whole(&snapshot)))
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::{
     cache::{self, Made, Newest, Same},
+    ready,
     wire::{Answer, Code, Status, framed},
 };
 
@@ -44,7 +45,7 @@ impl PodResources {
     }
 
     fn snapshot(&self) -> Result<Arc<NodeSnapshot>, Status> {
-        self.snapshots.borrow().clone().ok_or_else(Status::initializing)
+        ready::whole(self.snapshots.borrow().as_ref())
     }
 
     fn newest(&self, snapshot: &NodeSnapshot, assignments: &Arc<Assignments>) -> Bytes {
@@ -107,7 +108,7 @@ impl PodResources {
 
 impl Newest for PodResources {
     fn now(&mut self) -> Result<Bytes, Status> {
-        let snapshot = self.snapshots.borrow_and_update().clone().ok_or_else(Status::initializing)?;
+        let snapshot = ready::whole(self.snapshots.borrow_and_update().as_ref())?;
         let assignments = self.assignments.borrow_and_update().clone();
         Ok(self.newest(&snapshot, &assignments))
     }

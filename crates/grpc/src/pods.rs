@@ -24,7 +24,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tokio::sync::mpsc;
 
 use crate::{
-    metrics,
+    metrics, ready,
     wire::{Answer, Code, Status, framed, put_prefix},
 };
 
@@ -32,6 +32,10 @@ use crate::{
 const FIELD_MASK: &str = "x-kubernetes-fieldmask";
 /// Steps that may wait for a watcher, as upstream's events.
 const QUEUE: usize = 100;
+/// What is sent at a time of what was there when a watch began: a frame of HTTP/2.
+const PIECE: usize = 16 << 10;
+/// What an event may have beside its pod.
+const MOST_OF_HEAD: usize = 16;
 /// Masks for which a pod's bytes are kept.
 const KEPT_MASKS: usize = 8;
 /// How long encoded pods are kept after somebody asked, if nobody watches.
@@ -59,8 +63,6 @@ struct List {
     entries: Vec<Arc<Entry>>,
     /// All of them as an answer.
     whole: OnceLock<Bytes>,
-    /// All of them as what a watch begins with.
-    initial: OnceLock<Bytes>,
 }
 
 /// A pod and its bytes.
@@ -113,7 +115,7 @@ impl Pods {
 
     /// The pods of the newest snapshot. Whoever sees it first also tells the watchers.
     fn newest(&self, feed: &mut Feed) -> Result<Arc<List>, Status> {
-        let snapshot = self.snapshots.borrow().clone().ok_or_else(Status::initializing)?;
+        let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
         feed.used = Instant::now();
         Ok(feed.advance(&snapshot, &self.counters))
     }
@@ -144,16 +146,7 @@ impl Pods {
         feed.watchers.retain(|watcher| !watcher.is_closed());
         feed.watchers.push(sender);
         drop(feed);
-        let mut pieces = VecDeque::new();
-        let initial = match mask {
-            // In one piece: two hundred who begin at once are given the same bytes.
-            None => {
-                pieces.push_back(list.initial.get_or_init(|| list.beginning()).clone());
-                None
-            }
-            Some(_) => Some((list, 0)),
-        };
-        let watcher = Watcher { initial, steps, step: None, pieces, mask };
+        let watcher = Watcher { initial: Some((list, 0)), steps, step: None, pieces: VecDeque::new(), mask };
         Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let piece = watcher.next().await;
             Some((piece, watcher))
@@ -205,12 +198,7 @@ impl Feed {
             .collect();
         entries.sort_by(|a, b| a.view.uid.cmp(&b.view.uid));
         let step = (!self.watchers.is_empty()).then(|| Step::between(&known, &entries));
-        let list = Arc::new(List {
-            generation: snapshot.generation,
-            entries,
-            whole: OnceLock::new(),
-            initial: OnceLock::new(),
-        });
+        let list = Arc::new(List { generation: snapshot.generation, entries, whole: OnceLock::new() });
         self.list = Some(Arc::clone(&list));
         if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
             let step = Arc::new(step);
@@ -235,13 +223,28 @@ impl Step {
         gone.sort_by_key(|(uid, _)| **uid);
         let mut changes: Vec<_> =
             gone.into_iter().map(|(_, entry)| Change::Deleted(remains(&entry.view))).collect();
-        changes.extend(after.iter().filter_map(|entry| match before.get(entry.view.uid.as_str()) {
-            None => Some(Change::Added(Arc::clone(entry))),
-            Some(known) if Arc::ptr_eq(known, entry) => None,
-            Some(known) => Some(Change::Modified { before: Arc::clone(known), after: Arc::clone(entry) }),
-        }));
+        for entry in after {
+            match before.get(entry.view.uid.as_str()) {
+                None => changes.push(Change::Added(Arc::clone(entry))),
+                Some(known) if Arc::ptr_eq(known, entry) => {}
+                Some(known) if is_another_life(&known.view, &entry.view) => {
+                    changes.push(Change::Deleted(remains(&known.view)));
+                    changes.push(Change::Added(Arc::clone(entry)));
+                }
+                Some(known) => {
+                    changes.push(Change::Modified { before: Arc::clone(known), after: Arc::clone(entry) });
+                }
+            }
+        }
         Self { changes }
     }
+}
+
+/// Whether the pod has gone meanwhile, and another has come that has its UID: a file that was taken away and put back, say.
+fn is_another_life(before: &PodView, after: &PodView) -> bool {
+    let deleted = |view: &PodView| view.pod.metadata.deletion_timestamp.is_some();
+    let begun = |view: &PodView| view.status.start_time.clone();
+    (deleted(before) && !deleted(after)) || (begun(before).is_some() && begun(before) != begun(after))
 }
 
 /// What is said of a pod that is gone.
@@ -264,30 +267,6 @@ impl List {
             out.extend_from_slice(&pod);
         }
         out.freeze()
-    }
-
-    /// An event for each pod, and that these were all. What is encoded for it is the pods' own bytes from then on.
-    fn beginning(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        let mut fresh = Vec::new();
-        for entry in &self.entries {
-            let known = entry.whole.get();
-            let encoded = if known.is_none() { entry.encode(None) } else { Bytes::new() };
-            let pod = known.unwrap_or(&encoded);
-            put_event(&mut out, EventType::Added, pod.len());
-            out.extend_from_slice(pod);
-            if known.is_none() {
-                fresh.push((entry, out.len() - pod.len()..out.len()));
-            }
-        }
-        put_event(&mut out, EventType::InitialSyncComplete, 0);
-        // It is kept: without the room that it grew into.
-        let out = Bytes::copy_from_slice(&out);
-        for (entry, place) in fresh {
-            // Somebody else may have been quicker.
-            entry.whole.set(out.slice(place)).ok();
-        }
-        out
     }
 }
 
@@ -343,7 +322,7 @@ impl Entry {
 
 /// A watch.
 struct Watcher {
-    /// What was there when it began, and how much of it has been told; nothing where that is among the pieces.
+    /// What was there when it began, and how much of it has been told.
     initial: Option<(Arc<List>, usize)>,
     steps: mpsc::Receiver<Arc<Step>>,
     /// The step that is being told, and how much of it has been.
@@ -360,15 +339,8 @@ impl Watcher {
             if let Some(piece) = self.pieces.pop_front() {
                 return Ok(piece);
             }
-            if let Some((list, at)) = &mut self.initial {
-                if let Some(entry) = list.entries.get(*at) {
-                    *at += 1;
-                    let pod = entry.bytes(self.mask.as_ref());
-                    self.event(EventType::Added, pod);
-                } else {
-                    self.initial = None;
-                    self.event(EventType::InitialSyncComplete, Bytes::new());
-                }
+            if self.initial.is_some() {
+                self.begin();
             } else if let Some((step, at)) = &mut self.step {
                 let mask = self.mask.as_ref();
                 let event = match step.changes.get(*at) {
@@ -394,6 +366,26 @@ impl Watcher {
                 self.step = Some((step, 0));
             }
         }
+    }
+
+    /// The next piece of what was there at the beginning. Events are put together, because each piece is a frame and a turn of the
+    /// connection, and by copies, because a piece that is shared would keep a whole list alive for whoever does not read it.
+    fn begin(&mut self) {
+        let Some((list, at)) = &mut self.initial else { return };
+        let mut piece = BytesMut::with_capacity(PIECE);
+        while let Some(entry) = list.entries.get(*at) {
+            let pod = entry.bytes(self.mask.as_ref());
+            if !piece.is_empty() && piece.len() + MOST_OF_HEAD + pod.len() > PIECE {
+                self.pieces.push_back(piece.freeze());
+                return;
+            }
+            *at += 1;
+            put_event(&mut piece, EventType::Added, pod.len());
+            piece.extend_from_slice(&pod);
+        }
+        put_event(&mut piece, EventType::InitialSyncComplete, 0);
+        self.pieces.push_back(piece.freeze());
+        self.initial = None;
     }
 
     /// What is this watcher's own, then the bytes that all share.

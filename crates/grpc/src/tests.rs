@@ -22,8 +22,8 @@ use mainstay_proto::{
 };
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    Allocatable, Assignments, ContainerAssignment, Counters, FullName, HeldDevice, MemoryBlock, NodeSnapshot,
-    ObservedState, PodAssignment, PodSource, PodStage, PodView,
+    Allocatable, Assignments, AwaitedSource, ContainerAssignment, Counters, DesiredState, FullName,
+    HeldDevice, MemoryBlock, NodeSnapshot, ObservedState, PodAssignment, PodSource, PodStage, PodView,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -107,6 +107,21 @@ impl World {
         });
     }
 
+    /// The same without those of a source that has not answered.
+    fn publish_without(&self, source: &str) {
+        let awaited = AwaitedSource { source: PodSource::Http, name: source.to_owned() };
+        let desired =
+            DesiredState { synced: true, awaited: Arc::new(vec![awaited]), ..DesiredState::default() };
+        let node = NodeSnapshot::new(
+            1,
+            "node".into(),
+            Vec::new(),
+            Arc::new(desired),
+            Arc::new(ObservedState::unread()),
+        );
+        self.snapshots.send_replace(Some(Arc::new(node)));
+    }
+
     fn counted(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let read = self.counters.read();
         let found = read.iter().find(|(counter, _)| counter.name == name);
@@ -150,6 +165,73 @@ fn phase(phase: &str) -> Value {
 async fn next(stream: &mut Streaming<WatchPodsEvent>) -> Result<(EventType, usize), tonic::Status> {
     let event = timeout(SOON, stream.message()).await.unwrap()?.unwrap();
     Ok((EventType::try_from(event.r#type).unwrap(), event.pod.len()))
+}
+
+/// P1 for a node that goes on without a source that never answered: what it tells elsewhere is marked, here it could not be.
+#[tokio::test]
+async fn nothing_while_a_source_has_never_answered() {
+    let world = World::start(|_| {});
+    world.publish_without("staticPodURL http://x/");
+    let (mut pods, mut info, mut resources) =
+        (world.pods().await, world.info().await, world.resources().await);
+    for status in [
+        pods.list_pods(ListPodsRequest {}).await.unwrap_err(),
+        pods.watch_pods(WatchPodsRequest {}).await.unwrap_err(),
+        info.list_pod_conditions(Empty {}).await.unwrap_err(),
+        info.watch_pod_conditions(Empty {}).await.unwrap_err(),
+        resources.list(ListPodResourcesRequest {}).await.unwrap_err(),
+    ] {
+        let message = "Kubelet is initializing: its pods are not known yet from staticPodURL http://x/";
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, message));
+    }
+    world.publish(&[]);
+    assert!(pods.list_pods(ListPodsRequest {}).await.unwrap().into_inner().pods.is_empty());
+}
+
+/// P14 for a pod that goes and comes back with its UID before anybody looked.
+#[tokio::test]
+async fn another_life_of_a_uid_is_another_pod() {
+    let world = World::start(|_| {});
+    let at = |second: u32| json!({"status": {"startTime": format!("2026-01-01T00:00:{second:02}Z")}});
+    let mut ends = at(1);
+    ends["metadata"] = json!({"deletionTimestamp": "2026-01-01T00:01:00Z"});
+    world.publish(&[view("a", &at(1)), view("b", &at(1)), view("c", &at(1))]);
+    let mut stream = world.pods().await.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    let mut kinds = Vec::new();
+    let mut told = async |kinds: &mut Vec<EventType>, count: usize| {
+        for _ in 0..count {
+            kinds.push(next(&mut stream).await.unwrap().0);
+        }
+    };
+    told(&mut kinds, 4).await;
+    world.publish(&[view("a", &ends), view("b", &at(1)), view("c", &at(1))]);
+    told(&mut kinds, 1).await;
+    // The first was seen to go; the second was not, but has begun anew.
+    world.publish(&[view("a", &at(1)), view("b", &at(2)), view("c", &at(1))]);
+    told(&mut kinds, 4).await;
+    let (added, modified, deleted) = (EventType::Added, EventType::Modified, EventType::Deleted);
+    let complete = EventType::InitialSyncComplete;
+    assert_eq!(kinds, [added, added, added, complete, modified, deleted, added, deleted, added]);
+}
+
+/// More pods than one piece takes, and some that are larger than one.
+#[tokio::test]
+async fn a_watch_begins_with_all_pods_whatever_their_size() {
+    let world = World::start(|_| {});
+    let sized = |at: usize| {
+        let text = "x".repeat(if at % 40 == 7 { 40_000 } else { 700 });
+        view(&format!("{at:03}"), &json!({"metadata": {"annotations": {"text": text}}}))
+    };
+    let views: Vec<_> = (0..100).map(sized).collect();
+    world.publish(&views);
+    let listed = world.pods().await.list_pods(ListPodsRequest {}).await.unwrap().into_inner().pods;
+    let mut stream = world.pods().await.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    for pod in &listed {
+        let event = timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
+        assert_eq!((event.r#type, &event.pod), (EventType::Added as i32, pod));
+    }
+    assert_eq!(next(&mut stream).await.unwrap(), (EventType::InitialSyncComplete, 0));
+    assert_eq!(listed.len(), 100);
 }
 
 /// P1.

@@ -70,11 +70,6 @@ impl Status {
         Self { code, message: message.into() }
     }
 
-    /// Nothing is told before everything is known.
-    pub(crate) fn initializing() -> Self {
-        Self::new(Code::FailedPrecondition, "Kubelet is initializing")
-    }
-
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(2);
         headers.insert("grpc-status", HeaderValue::from(self.code as i32));

@@ -35,6 +35,12 @@ pub(crate) struct RunArgs {
     /// Port of the health endpoint on loopback; 0 for none [default: 10248]
     #[arg(long, value_name = "PORT")]
     healthz_port: Option<u16>,
+    /// Group, by name or number, whose members may use the gRPC sockets (docs/grpc.md) [default: root alone]
+    #[arg(long, value_name = "GROUP")]
+    local_api_group: Option<String>,
+    /// Mode of the gRPC sockets' directories, in octal [default: 0750]
+    #[arg(long, value_name = "MODE")]
+    local_api_mode: Option<String>,
     /// Serve only these families of metrics: names, or beginnings such as 'container_fs_*', with commas [default: all]
     #[arg(long, value_name = "FAMILIES")]
     metrics_allow: Option<String>,
@@ -89,6 +95,12 @@ pub(crate) fn load(args: &RunArgs) -> Result<Loaded, Vec<Problem>> {
     }
     if let Some(port) = args.healthz_port {
         flag("healthz-port", port.to_string());
+    }
+    if let Some(group) = &args.local_api_group {
+        flag("local-api-group", group.clone());
+    }
+    if let Some(mode) = &args.local_api_mode {
+        flag("local-api-mode", mode.clone());
     }
     if let Some(families) = &args.metrics_allow {
         flag("metrics-allow", families.clone());

@@ -632,10 +632,10 @@ pub(super) fn check_settings(settings: &Settings, findings: &mut Findings) {
     node_ip(&settings.node_ip, findings);
     let mode = u32::from_str_radix(&settings.local_api_mode, 8);
     findings.require(
-        mode.is_ok_and(|mode| (0o700..=0o777).contains(&mode)),
+        mode.is_ok_and(|mode| (0o700..=0o777).contains(&mode) && mode & 0o022 == 0),
         "--local-api-mode",
-        format!("{:?} is not a directory's mode (--local-api-mode)", settings.local_api_mode),
-        "give an octal mode from 0700 to 0777",
+        format!("{:?} is no mode for a directory of sockets (--local-api-mode)", settings.local_api_mode),
+        "give an octal mode from 0700 to 0755 that lets nobody but root write: whoever may could put something else in a socket's place",
     );
 }
 
