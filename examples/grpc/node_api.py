@@ -2,7 +2,8 @@
 """Asks a node's gRPC sockets. Needs grpcio and grpcio-tools; stubs are generated from ../../proto when it starts.
 
     node_api.py [--root DIR] list|watch|get UID|conditions|watch-conditions|get-conditions UID|resources|allocatable
-                |get-resources NAMESPACE NAME|resources-v1alpha1|watch-resources|poll-conditions SECONDS|flood SECONDS
+                |get-resources NAMESPACE NAME|resources-v1alpha1|watch-resources
+                |poll-conditions SECONDS|poll-pods SECONDS|poll-watch SECONDS|poll-resources SECONDS|flood SECONDS
                 [--mask PATHS] [--count N] [--timeout SECONDS]
 
 One JSON document per message on standard output. A failed call is {"code": ..., "message": ...}, and the exit code is 1.
@@ -64,21 +65,44 @@ def event(message):
     return {"type": api_pb2.EventType.Name(message.type), "pod": pod(message.pod)}
 
 
-def poll(options, stub):
-    """Asks again and again; tells every other answer once: the code, or by name whether each pod is ready."""
-    from podinfo.v1alpha1 import api_pb2 as info
-
+def poll(options, ask):
+    """Asks again and again; tells every other answer once: the code, or what was answered."""
     end, seen = time.monotonic() + float(options.words[0]), []
     while time.monotonic() < end:
         try:
-            pods = stub.ListPodConditions(info.Empty(), timeout=5).Pods
-            answer = {pod.podName: ready(pod) for pod in pods}
+            for answer in ask():
+                if answer not in seen:
+                    seen.append(answer)
+                    yield answer
         except grpc.RpcError as error:
             answer = error.code().name
-        if answer not in seen:
-            seen.append(answer)
-            yield answer
+            if answer not in seen:
+                seen.append(answer)
+                yield answer
         time.sleep(0.02)
+
+
+def is_ready(pod):
+    """Whether a pod of core/v1 is ready, or None if that is not known."""
+    found = [it for it in pod.get("status", {}).get("conditions", []) if it["type"] == "Ready"]
+    return found[0]["status"] == "True" if found else None
+
+
+def followed(stub, timeout):
+    """By name whether each pod is ready, whenever a watch of pods is complete or has told something."""
+    from pods.v1alpha1 import api_pb2 as pods
+
+    known, complete = {}, False
+    for message in map(event, stub.WatchPods(pods.WatchPodsRequest(), timeout=timeout)):
+        if message["type"] == "INITIAL_SYNC_COMPLETE":
+            complete = True
+        elif message["type"] == "DELETED":
+            known.pop(message["pod"]["metadata"]["uid"], None)
+        else:
+            pod = message["pod"]
+            known[pod["metadata"]["uid"]] = (pod["metadata"]["name"], is_ready(pod))
+        if complete:
+            yield dict(known.values())
 
 
 def ready(pod):
@@ -143,7 +167,18 @@ def calls(options, channel):
             stub = watch_pb2_grpc.PodResourcesWatcherStub(channel)
             yield from map(plain, stub.Watch(watch_pb2.WatchPodResourcesRequest(), **more))
         case "poll-conditions":
-            yield from poll(options, info_stub)
+            yield from poll(options, lambda: [{
+                it.podName: ready(it) for it in info_stub.ListPodConditions(info.Empty(), timeout=5).Pods
+            }])
+        case "poll-pods":
+            listed = lambda: map(pod, pods_stub.ListPods(pods.ListPodsRequest(), timeout=5).pods)
+            yield from poll(options, lambda: [{it["metadata"]["name"]: is_ready(it) for it in listed()}])
+        case "poll-watch":
+            yield from poll(options, lambda: followed(pods_stub, options.timeout))
+        case "poll-resources":
+            yield from poll(options, lambda: [sorted(
+                it.name for it in v1_stub.List(v1.ListPodResourcesRequest(), timeout=5).pod_resources
+            )])
         case "flood":
             yield from flood(options, channel)
         case other:

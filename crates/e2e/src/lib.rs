@@ -17,7 +17,7 @@ mod wrapped;
 
 pub use cgroups::CgroupFiles;
 pub use device_plugin::{DevicePlugin, register};
-pub use node_api::{Listening, ask, node_api};
+pub use node_api::{Everybody, Listening, ask, node_api};
 pub use streams::{LISTENER, Ran, StreamClient, Transport, User, finish, noise, speak};
 pub use target::target;
 pub use world::{

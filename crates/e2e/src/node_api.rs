@@ -11,6 +11,67 @@ use serde_json::Value;
 
 use crate::SOON;
 
+/// Those who ask on every socket, again and again, and by a watch.
+#[derive(Debug)]
+pub struct Everybody(Vec<(&'static str, Listening, Value)>);
+
+impl Everybody {
+    /// Starts them, and waits until all have been told that exactly these pods are there, and ready.
+    ///
+    /// # Errors
+    /// When that is not so.
+    pub fn listens<S: Into<String>>(node: &Node, names: impl IntoIterator<Item = S>) -> Result<Self> {
+        let mut names: Vec<String> = names.into_iter().map(Into::into).collect();
+        names.sort();
+        let ready: serde_json::Map<String, Value> =
+            names.iter().map(|name| (name.clone(), Value::Bool(true))).collect();
+        let expected = |what: &str| match what {
+            "poll-resources" => Value::from(names.clone()),
+            _ => Value::Object(ready.clone()),
+        };
+        let all = ["poll-conditions", "poll-pods", "poll-watch", "poll-resources"];
+        let all = all.map(|what| {
+            let client = Listening::start(node_api(node, &[what, "3600"])?)?;
+            Ok((what, client, expected(what)))
+        });
+        let all = Self(all.into_iter().collect::<Result<_>>()?);
+        all.wait("to be told of all pods", |said, whole| said.contains(whole))?;
+        Ok(all)
+    }
+
+    /// Waits until each of them was refused, as while nobody listens.
+    ///
+    /// # Errors
+    /// When somebody was not.
+    pub fn are_refused(&self) -> Result<()> {
+        self.wait("to be refused", |said, _| said.iter().any(|answer| answer == "UNAVAILABLE"))
+    }
+
+    /// That nobody was ever told anything but the whole, or why not, since all of them were told it.
+    ///
+    /// # Errors
+    /// With what else was said.
+    pub fn were_told_the_whole_or_nothing(&self) -> Result<()> {
+        // A call that comes between the socket and its server waits, and its client may give up first.
+        let refusals = ["UNAVAILABLE", "FAILED_PRECONDITION", "DEADLINE_EXCEEDED"];
+        for (what, client, whole) in &self.0 {
+            let said = client.said();
+            // Before that a pod may not have been ready yet.
+            let first = said.iter().position(|answer| answer == whole).context("it was never told")?;
+            let fine = |answer: &Value| answer == whole || refusals.iter().any(|code| answer == code);
+            ensure!(said.iter().skip(first).all(fine), "{what}: {said:?} instead of {whole}");
+        }
+        Ok(())
+    }
+
+    fn wait(&self, what: &str, check: impl Fn(&[Value], &Value) -> bool) -> Result<()> {
+        for (who, client, whole) in &self.0 {
+            client.wait(&format!("{who} {what}"), |said| check(said, whole).then_some(()))?;
+        }
+        Ok(())
+    }
+}
+
 /// The client for a node's sockets.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{
-    ask, idle,
+    Everybody, ask, idle,
     member::{Member, NODE, PODS, condition, container_id},
     seen::{PATIENCE, persisted},
     with,
@@ -63,6 +63,7 @@ fn minutes_without_the_api_server_change_nothing() -> Result<()> {
         all_is_well(&member, &before).map_err(|error| format!("{error:#}"))
     })?;
 
+    let everybody = Everybody::listens(&member.node, NAMES)?;
     member.plane.stop_server();
     let begun = Instant::now();
     let mut killed = false;
@@ -83,10 +84,12 @@ fn minutes_without_the_api_server_change_nothing() -> Result<()> {
             })?;
             let conditions = ask(&member.node, &["conditions"])?;
             ensure!(conditions["Pods"].as_array().map(Vec::len) == Some(NAMES.len()), "{conditions}");
+            everybody.are_refused()?;
             killed = true;
         }
         thread::sleep(Duration::from_millis(500));
     }
+    everybody.were_told_the_whole_or_nothing()?;
 
     member.plane.start_server()?;
     // The controllers may have found it silent meanwhile; they take that back, and nobody was sent away.
