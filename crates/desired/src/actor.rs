@@ -570,18 +570,18 @@ impl Files {
 
 /// How people know the configured sources.
 fn source_names(config: &SourcesConfig) -> Vec<AwaitedSource> {
-    let path = config.static_pod_path.as_ref().map(|path| AwaitedSource {
-        source: PodSource::File,
-        name: format!("staticPodPath {}", path.display()),
-    });
-    let url = config.static_pod_url.as_ref().map(|source| AwaitedSource {
-        source: PodSource::Http,
-        name: format!("staticPodURL {}", source.url),
-    });
-    let api = config.api_server.as_ref().map(|client| AwaitedSource {
-        source: PodSource::Api,
-        name: format!("the API server {}", client.server()),
-    });
+    let path = config
+        .static_pod_path
+        .as_ref()
+        .map(|path| AwaitedSource::new(PodSource::File, format!("staticPodPath {}", path.display())));
+    let url = config
+        .static_pod_url
+        .as_ref()
+        .map(|source| AwaitedSource::new(PodSource::Http, format!("staticPodURL {}", source.url)));
+    let api = config
+        .api_server
+        .as_ref()
+        .map(|client| AwaitedSource::new(PodSource::Api, format!("the API server {}", client.server())));
     path.into_iter().chain(url).chain(api).collect()
 }
 

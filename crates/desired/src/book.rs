@@ -323,7 +323,11 @@ impl Book {
                 pods.entry(uid.clone()).or_insert(pod);
             }
         }
-        let awaited = self.names.iter().filter(|name| !delivered.by(name.source)).cloned().collect();
+        let awaited = self.names.iter().filter(|name| !delivered.by(name.source));
+        let remembered = |source: PodSource| source == PodSource::Api && delivered.api_earlier;
+        let awaited = awaited
+            .map(|name| AwaitedSource { remembered: remembered(name.source), ..AwaitedSource::clone(name) })
+            .collect();
         let synced = deliver && (delivered.all() || delivered.waited);
         if synced {
             self.earlier = Vec::new();

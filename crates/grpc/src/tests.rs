@@ -109,7 +109,7 @@ impl World {
 
     /// The same without those of a source that has not answered.
     fn publish_without(&self, source: &str) {
-        let awaited = AwaitedSource { source: PodSource::Http, name: source.to_owned() };
+        let awaited = AwaitedSource::new(PodSource::Http, source);
         let desired =
             DesiredState { synced: true, awaited: Arc::new(vec![awaited]), ..DesiredState::default() };
         let node = NodeSnapshot::new(

@@ -37,6 +37,11 @@ impl DesiredState {
         !self.synced || self.awaited.iter().any(|awaited| awaited.source == source)
     }
 
+    /// The sources of which nothing is known, not even from an earlier life: pods of theirs may run that nobody can name.
+    pub fn unknown(&self) -> impl Iterator<Item = &AwaitedSource> {
+        self.awaited.iter().filter(|source| !source.remembered)
+    }
+
     /// Whether all that is wanted is here, so that whatever else there is may be cleaned up.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -52,6 +57,16 @@ pub struct AwaitedSource {
     pub source: PodSource,
     /// `staticPodURL http://…`: the setting and its value.
     pub name: String,
+    /// What it said in an earlier life is here, and holds until it says another.
+    pub remembered: bool,
+}
+
+impl AwaitedSource {
+    /// One of which nothing is known.
+    #[must_use]
+    pub fn new(source: PodSource, name: impl Into<String>) -> Self {
+        Self { source, name: name.into(), remembered: false }
+    }
 }
 
 /// One pod that should run.

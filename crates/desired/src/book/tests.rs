@@ -111,7 +111,7 @@ fn nothing_is_removed_before_its_source_has_delivered() {
     let held = book.held;
 
     // After a restart the URL has not answered yet.
-    let name = AwaitedSource { source: PodSource::Http, name: "staticPodURL http://x/".into() };
+    let name = AwaitedSource::new(PodSource::Http, "staticPodURL http://x/");
     let mut book = Book::new("n".into(), held, vec![name]);
     let waiting = Delivered { http: false, ..DELIVERED };
     let consequences = book.settle(waiting, Some(&observed), NOW);

@@ -26,7 +26,7 @@ fn nothing_is_certain_before_everybody_has_spoken() {
     let rows: [(&str, Change); 5] = [
         ("sources", |desired, _, _| desired.synced = false),
         ("an awaited source", |desired, _, _| {
-            let source = AwaitedSource { source: PodSource::Http, name: "staticPodURL http://x".into() };
+            let source = AwaitedSource::new(PodSource::Http, "staticPodURL http://x");
             desired.awaited = Arc::new(vec![source]);
         }),
         ("the runtime's list", |_, observed, _| observed.listed_at = None),
