@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::{List, api::core::v1::Pod};
-use mainstay_testkit::{Containerd, Http, Node, tool};
+use mainstay_testkit::{Containerd, Http, Node};
 
 use crate::{
     Plan,
@@ -140,7 +140,7 @@ pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<
     let builder = Node::builder().containerd(containerd).config("maxPods: 1000\n");
     let builder = match kind {
         Kind::Mainstay => builder.program(&plan.mainstay),
-        Kind::Upstream => builder.upstream().program(at_the_usual_place(containerd)?),
+        Kind::Upstream => builder.upstream().program(containerd.upstream_kubelet()?),
     };
     let node = builder.start()?;
     let http = match kind {
@@ -148,23 +148,6 @@ pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<
         Kind::Upstream => Http::Tcp(node.read_only()),
     };
     Ok((node, http))
-}
-
-/// Upstream's kubelet with containerd where its cAdvisor looks for it, which it does at one place only: in a mount namespace of
-/// its own the runtime's socket is there, too. Elsewhere containers have no labels, and their answers would be smaller.
-fn at_the_usual_place(containerd: &Containerd) -> Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let script = containerd.dir().join("kubelet");
-    let text = format!(
-        "#!/bin/sh\nexec unshare --mount --propagation private /bin/sh -c '\n\
-         mkdir -p /run/containerd && mount -t tmpfs none /run/containerd &&\n\
-         ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"\n",
-        containerd.socket().display(),
-        tool("kubelet")?.display()
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
-    Ok(script)
 }
 
 /// Leaves an agent in peace for a while.
