@@ -1,14 +1,14 @@
 //! One agent, measured from outside: by files that go in and answers that come out.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::{List, api::core::v1::Pod};
-use mainstay_testkit::{Containerd, Http, Node, tool};
+use mainstay_testkit::{Containerd, Http, Node};
 
 use crate::{
     Plan,
@@ -144,12 +144,11 @@ const AGENT: &str = "agent";
 pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<(Node, Http)> {
     let builder = Node::builder().containerd(containerd).config("maxPods: 1000\n");
     let builder = match kind {
-        Kind::Mainstay => builder.program(in_a_cgroup(
-            containerd,
-            "mainstay",
-            &format!("exec {} \"$@\"", plan.mainstay.display()),
-        )?),
-        Kind::Upstream => builder.upstream().program(at_the_usual_place(containerd)?),
+        Kind::Mainstay => builder.program(in_a_cgroup(containerd, "mainstay", &plan.mainstay)?),
+        Kind::Upstream => {
+            let kubelet = containerd.upstream_kubelet()?;
+            builder.upstream().program(in_a_cgroup(containerd, "upstream", &kubelet)?)
+        }
     };
     let node = builder.start()?;
     let http = match kind {
@@ -159,25 +158,16 @@ pub(crate) fn start(plan: &Plan, kind: Kind, containerd: &Containerd) -> Result<
     Ok((node, http))
 }
 
-/// Upstream's kubelet with containerd where its cAdvisor looks for it, which it does at one place only: in a mount namespace of
-/// its own the runtime's socket is there, too. Elsewhere containers have no labels, and their answers would be smaller.
-fn at_the_usual_place(containerd: &Containerd) -> Result<PathBuf> {
-    let command = format!(
-        "exec unshare --mount --propagation private /bin/sh -c '\n\
-         mkdir -p /run/containerd && mount -t tmpfs none /run/containerd &&\n\
-         ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"",
-        containerd.socket().display(),
-        tool("kubelet")?.display()
-    );
-    in_a_cgroup(containerd, "kubelet", &command)
-}
-
-/// A program that joins the agent's cgroup and then becomes `command`, so that nothing before it is counted.
-fn in_a_cgroup(containerd: &Containerd, name: &str, command: &str) -> Result<PathBuf> {
+/// A program that joins the agent's cgroup and then becomes `program`, so that nothing before it is counted.
+fn in_a_cgroup(containerd: &Containerd, name: &str, program: &Path) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let cgroup = containerd.instance().make_memory_cgroup(AGENT)?;
     let script = containerd.dir().join(name);
-    let text = format!("#!/bin/sh\necho $$ > {}/cgroup.procs || exit 1\n{command}\n", cgroup.display());
+    let text = format!(
+        "#!/bin/sh\necho $$ > {}/cgroup.procs || exit 1\nexec {} \"$@\"\n",
+        cgroup.display(),
+        program.display()
+    );
     std::fs::write(&script, text)?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
     Ok(script)

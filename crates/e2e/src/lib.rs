@@ -21,7 +21,7 @@ pub use node_api::{Everybody, Listening, ask, node_api};
 pub use streams::{LISTENER, Ran, StreamClient, Transport, User, finish, noise, speak};
 pub use target::target;
 pub use world::{
-    EventSeen, PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, whole_machine,
-    with,
+    EventSeen, PodSeen, SOON, World, config_map, counts_disks, idle, idle_with, one_volume, pod, secret, sh,
+    whole_machine, with,
 };
 pub use wrapped::{wrapped, write_program};

@@ -379,3 +379,13 @@ pub fn persisted(node: &Node) -> Result<()> {
         }
     })
 }
+
+/// The value of a series of `/metrics`, as it is written there with its labels; `None` if it is not there.
+///
+/// # Errors
+/// When there is no answer.
+pub fn counted(node: &Node, series: &str) -> Result<Option<f64>> {
+    let text = node.get("/metrics")?;
+    let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+    Ok(found)
+}

@@ -408,6 +408,13 @@ pub fn whole_machine() -> bool {
     std::env::var_os("MAINSTAY_TEST_WHOLE_MACHINE").is_some()
 }
 
+/// Whether the kernel counts what each cgroup reads from disks and writes to them: version 2 always does, version 1 only what goes through a
+/// scheduler that shares disks out, or to a disk that somebody has a limit of. It has to be so in the test machine.
+#[must_use]
+pub fn counts_disks() -> bool {
+    whole_machine() || std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
 /// A pod with one volume `v`, mounted at `/v`.
 pub fn one_volume(source: Value) -> Value {
     json!({

@@ -6,7 +6,7 @@ use mainstay_e2e::{
     idle,
     member::{Member, NODE, PODS, condition, container_id},
     pod,
-    seen::PATIENCE,
+    seen::{PATIENCE, counted},
     with,
 };
 use mainstay_testkit::wait_until;
@@ -99,6 +99,8 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     told(&member, "large", "Preempting", "Preempted in order to admit critical pod")?;
     let after = member.get(&path("small")).map_err(anyhow::Error::msg)?;
     ensure!(container_id(&after) == container_id(&small) && condition(&after, "Ready") == "True", "{after}");
+    let preemptions = || counted(&member.node, "kubelet_preemptions{preemption_signal=\"cpu\"}");
+    ensure!(preemptions()? == Some(1.0), "{:?}", preemptions()?);
 
     // A static pod that has to make room comes back when there is room again: nobody would make it anew.
     member.delete(&path("small"), "")?;
@@ -114,6 +116,7 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     member.bind("second", with(second, grace))?;
     member.ready("second")?;
     member.until(&path("floor-node"), "its end", made_room)?;
+    ensure!(preemptions()? == Some(2.0), "{:?}", preemptions()?);
     member.delete(&path("second"), "")?;
     member.until(&path("floor-node"), "it to be as before", |pod| {
         condition(pod, "Ready") == "True" && condition(pod, "DisruptionTarget").is_empty()

@@ -11,8 +11,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use mainstay_e2e::seen::{PATIENCE, manifest, pods, shell};
-use mainstay_testkit::{Containerd, Flavor, Http, Node, free_address, wait_until, workspace_root};
+use mainstay_e2e::{
+    CgroupFiles, counts_disks,
+    seen::{self, PATIENCE, manifest, pods, shell},
+};
+use mainstay_testkit::{
+    Containerd, Flavor, Http, Node, NodeBuilder, free_address, wait_until, workspace_root,
+};
 use serde_json::{Value, json};
 
 /// Readings come every ten seconds, and rates need two; scrapes and rules come every second here.
@@ -55,7 +60,11 @@ const UPSTREAMS: &[&str] = &[
 
 /// A node whose metrics `monitor` may read, and pods that have something to tell of everything.
 fn node(containerd: &Containerd) -> Result<Node> {
-    let mut node = Node::builder().containerd(containerd).prepare()?;
+    node_with(containerd, Node::builder())
+}
+
+fn node_with(containerd: &Containerd, builder: NodeBuilder) -> Result<Node> {
+    let mut node = builder.containerd(containerd).prepare()?;
     let access = format!(
         "apiVersion: access.mainstay.io/v1\nkind: LocalAccess\nusers: [{{name: monitor, tokenSHA256: {}}}]\n\
          rules: [{{users: [monitor], verbs: [get], subresources: [metrics, stats]}}]\n",
@@ -83,7 +92,10 @@ fn busy() -> String {
     let mut spins = shell("spins", "trap 'exit 0' TERM; while :; do :; done");
     spins["resources"] = json!({"limits": {"cpu": "100m", "memory": "64Mi"}});
     spins["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
-    let mut probed = shell("probed", "trap 'exit 0' TERM; while :; do sleep 1; done");
+    // What is read and written is told of where something was.
+    let writes = "trap 'exit 0' TERM; while :; do dd if=/dev/zero of=/written bs=4096 count=16 oflag=direct; sleep 1; done";
+    let mut probed = shell("probed", writes);
+    probed["resources"] = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
     let command =
         |command: &str| json!({"exec": {"command": [command]}, "periodSeconds": 1, "timeoutSeconds": 30});
     probed["readinessProbe"] = command("false");
@@ -357,6 +369,21 @@ const OF_NODE: &[&str] = &[
     "rlimit/maxpid",
     "rlimit/curproc",
 ];
+/// The same of each of these, where the kernel measures pressure.
+const PRESSURES: &[&str] = &[
+    "cpu/psi/full/total",
+    "cpu/psi/full/avg10",
+    "cpu/psi/some/total",
+    "cpu/psi/some/avg10",
+    "memory/psi/full/total",
+    "memory/psi/full/avg10",
+    "memory/psi/some/total",
+    "memory/psi/some/avg10",
+    "io/psi/full/total",
+    "io/psi/full/avg10",
+    "io/psi/some/total",
+    "io/psi/some/avg10",
+];
 const OF_POD: &[&str] = &[
     "podRef/name",
     "podRef/namespace",
@@ -364,6 +391,7 @@ const OF_POD: &[&str] = &[
     "startTime",
     "cpu/usageNanoCores",
     "cpu/usageCoreNanoSeconds",
+    "memory/availableBytes",
     "memory/usageBytes",
     "memory/rssBytes",
     "memory/workingSetBytes",
@@ -421,20 +449,35 @@ const DATADOG: &[&str] = &[
     "container_network_receive_packets_dropped_total",
     "container_network_transmit_packets_dropped_total",
 ];
-/// What it reads of `/metrics`. Not among them: evictions, volumes of claims, and what is Go's.
+/// The same, where the kernel counts it.
+const DATADOG_DISKS: &[&str] = &["container_fs_reads_bytes_total", "container_fs_writes_bytes_total"];
+/// What it reads of `/metrics`; what is Go's there is none of, and what is about the API server and about claims is looked at where those are
+/// (`tests/metrics_server.rs`, `tests/claims.rs`).
 const DATADOG_OWN: &[&str] = &[
+    "kubelet_container_log_filesystem_used_bytes",
+    "kubelet_evictions",
+    "kubelet_pleg_discard_events",
     "kubelet_pleg_last_seen_seconds",
     "kubelet_pleg_relist_duration_seconds",
     "kubelet_pleg_relist_interval_seconds",
     "kubelet_pod_start_duration_seconds",
     "kubelet_pod_worker_duration_seconds",
     "kubelet_pod_worker_start_duration_seconds",
-    "kubelet_runtime_operations_total",
     "kubelet_runtime_operations_duration_seconds",
-    "kubelet_container_log_filesystem_used_bytes",
+    "kubelet_runtime_operations_errors_total",
+    "kubelet_runtime_operations_total",
     "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_network_receive_bytes_total",
+    "process_network_transmit_bytes_total",
+    "process_open_fds",
     "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
+    "process_virtual_memory_max_bytes",
 ];
+/// What it reads of the cgroups that the summary calls `runtime` and `kubelet`.
+const OF_SYSTEM: &[&str] = &["memory/rssBytes", "memory/usageBytes", "cpu/usageNanoCores"];
 
 fn missing(value: &Value, fields: &[&str]) -> Vec<String> {
     let is_there = |field: &&&str| {
@@ -447,27 +490,63 @@ fn missing(value: &Value, fields: &[&str]) -> Vec<String> {
 #[test]
 fn the_fields_that_opentelemetry_and_datadog_read_are_there() -> Result<()> {
     let containerd = Containerd::start(Flavor::Debian16)?;
-    let node = node(&containerd)?;
+    let base = containerd.instance().cgroup_name().to_owned();
+    let systems = ["runtime", "agent"].map(|name| CgroupFiles::at(&[&format!("{base}-{name}")]).made());
+    let found = fields_are_there(&containerd, &systems);
+    // Its process is in one of them.
+    drop(containerd);
+    systems.iter().for_each(CgroupFiles::remove);
+    found
+}
+
+fn fields_are_there(containerd: &Containerd, [runtime, own]: &[CgroupFiles; 2]) -> Result<()> {
+    let runtime_pid = containerd.pid().context("no containerd")?;
+    for dir in runtime.directories() {
+        fs::write(dir.join("cgroup.procs"), runtime_pid.to_string())
+            .with_context(|| dir.display().to_string())?;
+    }
+    let node = node_with(
+        containerd,
+        Node::builder()
+            .config(json!({"kubeletCgroups": own.config_name()}).to_string())
+            .args([format!("--runtime-cgroups={}", runtime.config_name())]),
+    )?;
     run_busy(&node)?;
+    let measures_pressure = Path::new("/sys/fs/cgroup/cpu.pressure").exists();
     wait_until(ROUNDS, "all fields of the summary", || {
         let text = secure(&node, "/stats/summary/").map_err(|error| format!("{error:#}"))?;
         let summary: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        let mut absent = missing(&summary["node"], OF_NODE);
+        let with_pressures = |value: &Value, fields: &[&str]| {
+            let mut absent = missing(value, fields);
+            if measures_pressure {
+                absent.extend(missing(value, PRESSURES));
+            }
+            absent
+        };
+        let mut absent = with_pressures(&summary["node"], OF_NODE);
         let pods = summary["pods"].as_array().map(Vec::as_slice).unwrap_or_default();
         let pod = pods.iter().find(|pod| pod["podRef"]["name"] == format!("busy-{}", node.name()));
         let pod = pod.ok_or_else(|| text.clone())?;
-        absent.extend(missing(pod, OF_POD).iter().map(|field| format!("pod {field}")));
+        absent.extend(with_pressures(pod, OF_POD).iter().map(|field| format!("pod {field}")));
         let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
         let spins = containers.iter().find(|container| container["name"] == "spins");
         absent.extend(
-            missing(spins.unwrap_or(&Value::Null), OF_CONTAINER).iter().map(|it| format!("container {it}")),
+            with_pressures(spins.unwrap_or(&Value::Null), OF_CONTAINER)
+                .iter()
+                .map(|it| format!("container {it}")),
         );
         let volume = &pod["volume"][0];
         absent.extend(missing(volume, OF_VOLUME).iter().map(|field| format!("volume {field}")));
-        // What Datadog reads besides: the agent's own cgroup only where it has one.
+        // A container that has no status of the same name there, with an ID, is left out by OpenTelemetry's.
+        let statuses = seen::pod(&node, "busy").map_err(|error| format!("{error:#}"))?;
+        let nameless = containers.iter().filter_map(|container| container["name"].as_str());
+        let nameless = nameless.filter(|name| statuses.container_id(name).is_empty());
+        absent.extend(nameless.map(|name| format!("the status of {name}")));
+        // What Datadog reads besides.
         let systems = summary["node"]["systemContainers"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if !systems.iter().any(|system| system["name"] == "pods") {
-            absent.push("systemContainers pods".into());
+        for name in ["pods", "runtime", "kubelet"] {
+            let system = systems.iter().find(|system| system["name"] == name).unwrap_or(&Value::Null);
+            absent.extend(missing(system, OF_SYSTEM).iter().map(|field| format!("{name} {field}")));
         }
         if absent.is_empty() { Ok(()) } else { Err(format!("{absent:?} in {text}")) }
     })?;
@@ -479,7 +558,8 @@ fn the_fields_that_opentelemetry_and_datadog_read_are_there() -> Result<()> {
             let mut lines = text.lines().filter(|line| line.starts_with(&start)).peekable();
             lines.peek().is_some() && lines.all(|line| labels.iter().all(|label| line.contains(label)))
         };
-        let absent: Vec<_> = DATADOG.iter().filter(|family| !is_there(family)).collect();
+        let disks = if counts_disks() { DATADOG_DISKS } else { &[] };
+        let absent: Vec<_> = DATADOG.iter().chain(disks).filter(|family| !is_there(family)).collect();
         if absent.is_empty() { Ok(()) } else { Err(format!("{absent:?}")) }
     })?;
     wait_until(ROUNDS, "Datadog's own families", || {

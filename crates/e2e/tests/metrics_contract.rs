@@ -1,10 +1,10 @@
-//! The families of mainstay and of upstream's kubelet, on the same pods: names, types, HELP, labels, and which samples have
-//! times. What differs on purpose stands here and in `docs/metrics.md`, with its reason.
+//! The families of mainstay and of upstream's kubelet, on the same pods: names, types, HELP, labels, which samples have times, and the
+//! values of each container. What differs on purpose stands in `docs/metrics.md`, with its reason, and is read from there.
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use mainstay_e2e::compare::{Both, ROUNDS, families, get};
+use mainstay_e2e::compare::{Both, ENDPOINTS, ROUNDS, families, get};
 use mainstay_testkit::wait_until;
 use serde_json::Value;
 
@@ -26,10 +26,16 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[test]
 fn the_same_families_as_upstream() -> Result<()> {
     let both = Both::start()?;
-    for path in ["/metrics/cadvisor", "/metrics/resource", "/metrics"] {
+    for path in ENDPOINTS {
         wait_until(ROUNDS, "the same families", || {
             let differences = both.compare(path).map_err(|error| format!("{error:#}"))?;
-            if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
+            if differences.is_empty() { Ok(()) } else { Err(format!("{path}: {}", differences.join("\n"))) }
+        })?;
+    }
+    for path in ["/metrics/cadvisor", "/metrics/resource"] {
+        wait_until(ROUNDS, "the same values of each container", || {
+            let differences = both.compare_values(path).map_err(|error| format!("{error:#}"))?;
+            if differences.is_empty() { Ok(()) } else { Err(format!("{path}: {}", differences.join("\n"))) }
         })?;
     }
     // The next look at the disks is soon where somebody asks for what it finds.
@@ -70,11 +76,8 @@ fn the_same_families_as_upstream() -> Result<()> {
                 Ok(found)
             });
             let (ours, theirs) = (ours.map_err(|e| format!("{e:#}"))?, theirs.map_err(|e| format!("{e:#}"))?);
-            // Upstream finds a pod's network and processes only with a runtime at one place.
-            let elsewhere =
-                |key: &str| key.starts_with(".pods.network") || key.starts_with(".pods.process_stats");
             let missing: Vec<_> = theirs.difference(&ours).collect();
-            let more: Vec<_> = ours.difference(&theirs).filter(|key| !elsewhere(key)).collect();
+            let more: Vec<_> = ours.difference(&theirs).collect();
             if missing.is_empty() && more.is_empty() {
                 Ok(())
             } else {

@@ -242,4 +242,8 @@ fn metrics_server_feeds_kubectl_top_and_an_autoscaler() {
         line.strip_prefix(&format!("kubelet_http_requests_total{labels} "))?.parse::<f64>().ok()
     });
     assert!(count.is_some_and(|count| count >= 2.0), "{asked}");
+    // What Datadog's check reads besides where there is an API server.
+    for family in ["rest_client_requests_total", "rest_client_request_duration_seconds"] {
+        assert!(asked.contains(&format!("# TYPE {family} ")), "{family} in {asked}");
+    }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mainstay_e2e::{PodSeen, World, idle, sh, with};
+use mainstay_e2e::{PodSeen, World, idle, seen::counted, sh, with};
 use mainstay_testkit::Flavor;
 use serde_json::{Value, json};
 
@@ -23,6 +23,14 @@ fn evicted(world: &World, name: &str, message: &str) -> PodSeen {
         said == ("Failed", "Evicted", message)
     };
     world.wait_long(PATIENCE, name, &format!("evicted: {message}"), is_evicted).unwrap()
+}
+
+/// How many pods `/metrics` says were evicted: for a volume, a container, the sum.
+fn evictions(world: &World) -> [f64; 3] {
+    ["emptydirfs.limit", "ephemeralcontainerfs.limit", "ephemeralpodfs.limit"].map(|signal| {
+        let series = format!("kubelet_evictions{{eviction_signal=\"{signal}\"}}");
+        counted(&world.node, &series).unwrap().unwrap()
+    })
 }
 
 #[test]
@@ -56,6 +64,7 @@ fn layers_logs_and_their_sum() {
         }
         let within = world.running("within").unwrap();
         assert_eq!((within.restarts("a"), within.text("/status/reason")), (0, ""));
+        assert_eq!(evictions(&world), [0.0, 2.0, 1.0], "each is counted once");
 
         // A restart of the agent forgets nothing and starts nothing again.
         let before = world.wait("layer", "Failed", |pod| pod.phase() == "Failed").unwrap();
@@ -66,6 +75,7 @@ fn layers_logs_and_their_sum() {
         assert_eq!((after.id("a"), after.restarts("a")), (before.id("a"), 0));
         assert_eq!(world.containers_of(after.uid()).unwrap().len(), 2);
         assert_eq!(world.running("within").unwrap().id("a"), within.id("a"));
+        assert_eq!(evictions(&world), [0.0; 3], "of an earlier life");
     }
 }
 
@@ -88,4 +98,5 @@ fn an_empty_dir_over_its_size_limit_fails_its_pod() {
     evicted(&world, "over", message);
     assert_eq!(world.event("over", "Evicted", message).unwrap().kind, "Warning");
     assert_eq!(world.running("within").unwrap().text("/status/reason"), "");
+    assert_eq!(evictions(&world), [1.0, 0.0, 0.0]);
 }

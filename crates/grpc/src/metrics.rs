@@ -11,11 +11,11 @@ macro_rules! counters {
 }
 
 counters! {
-    PODS = "kubelet_pod_requests_total", "[ALPHA] Number of calls of the Pods API, by how they ended";
-    PODS_LIST = "kubelet_pod_requests_list_total", "[ALPHA] Number of ListPods calls, by how they ended";
-    PODS_GET = "kubelet_pod_requests_get_total", "[ALPHA] Number of GetPod calls, by how they ended";
-    PODS_WATCH = "kubelet_pod_requests_watch_total", "[ALPHA] Number of WatchPods calls that are over, by how they ended";
-    PODS_DROPPED = "kubelet_pod_watch_events_dropped_total", "[ALPHA] Number of watches of pods that were ended because the client was too far behind";
+    PODS = "kubelet_pod_requests_total", "[ALPHA] Cumulative number of requests to the PodsAPI endpoint. Broken down by server api version and status code.";
+    PODS_LIST = "kubelet_pod_requests_list_total", "[ALPHA] Number of requests to the PodsAPI List endpoint. Broken down by server api version and status code.";
+    PODS_GET = "kubelet_pod_requests_get_total", "[ALPHA] Number of requests to the PodsAPI Get endpoint. Broken down by server api version and status code.";
+    PODS_WATCH = "kubelet_pod_requests_watch_total", "[ALPHA] Number of requests to the PodsAPI Watch endpoint. Broken down by server api version and status code.";
+    PODS_DROPPED = "kubelet_pod_watch_events_dropped_total", "[ALPHA] Cumulative number of pod watch events dropped.";
     INFO = "kubelet_pod_info_endpoint_requests_total", "[ALPHA] Number of calls of the PodInfo API";
     INFO_LIST = "kubelet_pod_info_endpoint_requests_list", "[ALPHA] Number of ListPodConditions calls";
     INFO_GET = "kubelet_pod_info_endpoint_requests_get", "[ALPHA] Number of GetPodConditions calls";
@@ -23,13 +23,13 @@ counters! {
     INFO_LIST_ERRORS = "kubelet_pod_info_endpoint_errors_list", "[ALPHA] Number of ListPodConditions calls that failed";
     INFO_GET_ERRORS = "kubelet_pod_info_endpoint_errors_get", "[ALPHA] Number of GetPodConditions calls that failed";
     INFO_WATCH_ERRORS = "kubelet_pod_info_endpoint_errors_watch", "[ALPHA] Number of WatchPodConditions calls that failed";
-    RESOURCES = "kubelet_pod_resources_endpoint_requests_total", "[ALPHA] Number of calls of the PodResources API";
-    RESOURCES_LIST = "kubelet_pod_resources_endpoint_requests_list", "[ALPHA] Number of List calls of the PodResources API";
-    RESOURCES_ALLOCATABLE = "kubelet_pod_resources_endpoint_requests_get_allocatable", "[ALPHA] Number of GetAllocatableResources calls";
-    RESOURCES_GET = "kubelet_pod_resources_endpoint_requests_get", "[ALPHA] Number of Get calls of the PodResources API";
-    RESOURCES_LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list", "[ALPHA] Number of List calls of the PodResources API that failed";
-    RESOURCES_ALLOCATABLE_ERRORS = "kubelet_pod_resources_endpoint_errors_get_allocatable", "[ALPHA] Number of GetAllocatableResources calls that failed";
-    RESOURCES_GET_ERRORS = "kubelet_pod_resources_endpoint_errors_get", "[ALPHA] Number of Get calls of the PodResources API that failed";
+    RESOURCES = "kubelet_pod_resources_endpoint_requests_total", "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.";
+    RESOURCES_LIST = "kubelet_pod_resources_endpoint_requests_list", "[ALPHA] Number of requests to the PodResource List endpoint. Broken down by server api version.";
+    RESOURCES_ALLOCATABLE = "kubelet_pod_resources_endpoint_requests_get_allocatable", "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.";
+    RESOURCES_GET = "kubelet_pod_resources_endpoint_requests_get", "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server api version.";
+    RESOURCES_LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list", "[ALPHA] Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.";
+    RESOURCES_ALLOCATABLE_ERRORS = "kubelet_pod_resources_endpoint_errors_get_allocatable", "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.";
+    RESOURCES_GET_ERRORS = "kubelet_pod_resources_endpoint_errors_get", "[ALPHA] Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.";
     RESOURCES_WATCH = "mainstay_pod_resources_watch_requests_total", "Number of Watch calls of the PodResources API that are over";
 }
 

@@ -105,6 +105,7 @@ pub(crate) fn mask(headers: &HeaderMap) -> Result<Option<Mask>, Status> {
 
 impl Pods {
     pub(crate) fn new(snapshots: SnapshotReader, counters: Arc<Counters>) -> Self {
+        counters.begin(metrics::PODS_DROPPED, &[]);
         let feed = Feed { list: None, watchers: Vec::new(), used: Instant::now(), closed: false };
         Self { snapshots, counters, feed: Mutex::new(feed) }
     }

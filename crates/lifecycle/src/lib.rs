@@ -11,6 +11,7 @@
 
 mod backoff;
 mod edit;
+mod ends;
 mod memory;
 mod plan;
 mod probe;
@@ -24,6 +25,7 @@ mod views;
 
 pub use backoff::{BackoffEntry, BackoffLimits, crash_key};
 pub use edit::{Edit, edit};
+pub use ends::newly_ended;
 pub use memory::{Admission, Hold, HoldCause, PodMemory, SANDBOX_HOLD};
 pub use plan::{KillReason, Plan, PlanInput, Step, plan};
 pub use probe::{

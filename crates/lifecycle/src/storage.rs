@@ -18,22 +18,29 @@ pub fn storage_wish(storage: &PodStorage) -> Option<TerminationWish> {
         |bytes: Option<&u64>| Quantity::whole(bytes.map_or(0, |b| i64::try_from(*b).unwrap_or(i64::MAX)));
     let volume = limits.volumes.iter().find(|(name, limit)| used(storage.volumes.get(name)) > *limit);
     if let Some((name, limit)) = volume {
-        return Some(evicted(format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ")));
+        return Some(evicted(
+            "emptydirfs.limit",
+            format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". "),
+        ));
     }
     if let Some(limit) = limits.total.filter(|limit| used(Some(&storage.total)) > *limit) {
-        return Some(evicted(format!(
-            "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
-        )));
+        return Some(evicted(
+            "ephemeralpodfs.limit",
+            format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "),
+        ));
     }
     let container =
         limits.containers.iter().find(|(name, limit)| used(storage.containers.get(name)) > *limit);
     container.map(|(name, limit)| {
-        evicted(format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
+        evicted(
+            "ephemeralcontainerfs.limit",
+            format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "),
+        )
     })
 }
 
-fn evicted(message: String) -> TerminationWish {
-    TerminationWish { reason: "Evicted".into(), message, grace: Some(GRACE) }
+fn evicted(signal: &'static str, message: String) -> TerminationWish {
+    TerminationWish { reason: "Evicted".into(), message, grace: Some(GRACE), signal: Some(signal) }
 }
 
 #[cfg(test)]
@@ -62,28 +69,35 @@ mod tests {
             containers: containers.iter().map(|(name, bytes)| ((*name).into(), *bytes)).collect(),
             total,
         };
-        for (what, storage, message) in [
+        for (what, storage, expected) in [
             ("nothing measured", row(&[], &[], 0), None),
             ("exactly at each limit", row(&[("v", MI), ("w", 2 * MI)], &[("a", 4 * MI)], 8 * MI), None),
             (
                 "the second volume",
                 row(&[("v", MI), ("w", 2 * MI + 1)], &[("a", 9 * MI)], 9 * MI),
-                Some("Usage of EmptyDir volume \"w\" exceeds the limit \"2Mi\". "),
+                Some(("emptydirfs.limit", "Usage of EmptyDir volume \"w\" exceeds the limit \"2Mi\". ")),
             ),
             (
                 "the sum before a container",
                 row(&[("v", 1)], &[("a", 5 * MI)], 8 * MI + 1),
-                Some("Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. "),
+                Some((
+                    "ephemeralpodfs.limit",
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ",
+                )),
             ),
             (
                 "a container",
                 row(&[], &[("a", 1), ("b", 4 * MI + 1)], 5 * MI),
-                Some("Container b exceeded its local ephemeral storage limit \"4Mi\". "),
+                Some((
+                    "ephemeralcontainerfs.limit",
+                    "Container b exceeded its local ephemeral storage limit \"4Mi\". ",
+                )),
             ),
             ("a volume and a container without limits", row(&[("x", u64::MAX)], &[("i", u64::MAX)], 1), None),
         ] {
             let wish = storage_wish(&storage);
-            assert_eq!(wish.as_ref().map(|wish| wish.message.as_str()), message, "{what}");
+            let found = wish.as_ref().map(|wish| (wish.signal.unwrap_or_default(), wish.message.as_str()));
+            assert_eq!(found, expected, "{what}");
             assert!(wish.is_none_or(|wish| wish.reason == "Evicted" && wish.grace == Some(GRACE)), "{what}");
         }
     }

@@ -474,7 +474,8 @@ async fn build(
         events.send(Event { target, kind, reason, message: problem, time: Timestamp::now() });
     }
     tell_of_swapped_volumes(swap_bytes, &events);
-    let upkeep = upkeep((loaded, mode), (cri, root, links), sources.desired.clone(), (volume_jobs, &events));
+    let told = (&events, Arc::clone(&work));
+    let upkeep = upkeep((loaded, mode), (cri, root, links), sources.desired.clone(), (volume_jobs, told));
     mainstay_upkeep::start(upkeep, &snapshots, tasks);
     if place::makes_iptables_chains(loaded, mode) {
         mainstay_upkeep::iptables::start(tasks);
@@ -611,7 +612,7 @@ fn upkeep(
     (loaded, mode): (&Loaded, Mode),
     (cri, root, links): (Cri, PathBuf, PathBuf),
     desired: watch::Receiver<Arc<DesiredState>>,
-    (volume_jobs, events): (Jobs, &EventSink),
+    (volume_jobs, (events, counters)): (Jobs, (&EventSink, Arc<NodeCounters>)),
 ) -> UpkeepConfig {
     let (config, settings) = (&loaded.config, &loaded.settings);
     UpkeepConfig {
@@ -622,6 +623,7 @@ fn upkeep(
         remove_unknown: mode == Mode::Kubelet,
         desired,
         volume_jobs,
+        counters,
         events: events.clone(),
         keep: Keep {
             per_container: settings.maximum_dead_containers_per_container,

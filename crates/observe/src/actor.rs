@@ -190,6 +190,7 @@ impl Actor {
             return;
         }
         let (cri, deadline) = (self.config.cri.clone(), self.config.read_deadline);
+        let counters = Arc::clone(&self.config.counters);
         let known = self.state.borrow().pods.get(&uid).cloned();
         self.reads.push(Box::pin(async move {
             let begun = Instant::now();
@@ -200,6 +201,7 @@ impl Actor {
                 }
             };
             let result = tokio::time::timeout(deadline, read).await;
+            counters.pod_reads.observe(begun.elapsed());
             // "Nothing is there" is a reading too, and has its time. The next relist takes the empty entry away.
             let nothing =
                 || ObservedPod::nothing(uid.clone(), known.as_ref().map(|pod| pod.full_name.clone()), begun);

@@ -46,6 +46,13 @@ pub(crate) fn start(cri: Cri, counters: Arc<NodeCounters>, tasks: &TaskGroup) ->
     EventUids { receiver, connected }
 }
 
+/// How old an event is that was made then, in nanoseconds since 1970; nothing where the clock was set back.
+fn age(created_at: i64) -> Duration {
+    let now = jiff::Timestamp::now().as_nanosecond();
+    let nanos = now.saturating_sub(i128::from(created_at));
+    u64::try_from(nanos).map(Duration::from_nanos).unwrap_or_default()
+}
+
 async fn follow(
     (cri, counters): (Cri, Arc<NodeCounters>),
     sender: mpsc::Sender<PodUid>,
@@ -63,6 +70,7 @@ async fn follow(
                     match stream.message().await {
                         Ok(Some(event)) => {
                             attempts.succeeded();
+                            counters.event_ages.observe(age(event.created_at));
                             let labels =
                                 event.pod_sandbox_status.map(|status| status.labels).unwrap_or_default();
                             if let Some(uid) = labels::owner(&labels)

@@ -94,6 +94,8 @@ pub fn start(
         })
         .collect();
     let shared = Arc::new(Shared::new(config, records, report_sender));
+    let pods: HashMap<PodUid, PodState> = pods;
+    pods.values().for_each(|pod| shared.count_containers(pod));
     if let Some(cgroups) = shared.config.cgroups.clone() {
         let seen = cgroups::Seen {
             desired: desired.clone(),
@@ -272,6 +274,7 @@ impl Actor {
                     let begun = sandboxes.map(|sandbox| sandbox.created_at).min().unwrap_or(now);
                     let mut pod = PodState::new(Arc::clone(wanted), first_memory(wanted, begun));
                     pod.fresh_since = Some(Instant::now());
+                    self.shared.count_containers(&pod);
                     if !self.observed.pods.contains_key(uid) {
                         pod.trace_start(&self.shared.config.tracer);
                     }
@@ -472,6 +475,7 @@ impl Actor {
             warn!(pod = %observed.full_name, pod.uid = %uid, "pod in the runtime that no source wants: it will be removed");
             let mut pod = PodState::new(Arc::new(orphan(observed)), PodMemory::new(now));
             pod.orphan = true;
+            self.shared.config.counters.orphans_found.add();
             pod.let_go(now);
             self.pods.insert(uid.clone(), pod);
             found.push(uid.clone());
@@ -533,7 +537,7 @@ impl Actor {
                 // Nothing is decided before a reading that was begun after this moment.
                 let wish = ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made };
                 // With the channel full, it is wished for again a little later.
-                self.shared.config.refresh.try_send(wish).ok();
+                self.shared.wish(wish);
                 if end == JobEnd::AtRest {
                     // What it held somebody may have been refused.
                     self.pods.values_mut().for_each(|pod| pod.refused_until = None);
@@ -555,7 +559,7 @@ impl Actor {
                 let wish =
                     ReadWish { uid: uid.clone(), full_name: pod.desired.full_name.clone(), made: None };
                 // With the channel full there is a next time.
-                self.shared.config.refresh.try_send(wish).ok();
+                self.shared.wish(wish);
             }
             pod.wake_at = now.checked_add(READING_DUE).ok();
         }
@@ -741,12 +745,14 @@ impl Actor {
         for uid in gone {
             self.removed(&uid);
         }
+        let orphans = self.pods.values().filter(|pod| pod.orphan).count();
+        self.shared.config.counters.orphans_going.set(u64::try_from(orphans).unwrap_or(u64::MAX));
         let current = self.sender.borrow().pods.clone();
         let generation = self.sender.borrow().generation;
         let synced = self.desired.synced;
         let mut differs = generation == 0
             || self.sender.borrow().synced != synced
-            || current.len() != self.pods.values().filter(|pod| !pod.orphan).count();
+            || current.len() != self.pods.len() - orphans;
         let mut next = HashMap::with_capacity(self.pods.len());
         for (uid, pod) in self.pods.iter_mut().filter(|(_, pod)| !pod.orphan) {
             let outcome = pod.report();
@@ -768,6 +774,9 @@ impl Actor {
             // The same pod came back while it was going.
             let mut pod = PodState::new(Arc::clone(wanted), PodMemory::new(now));
             pod.fresh_since = Some(Instant::now());
+            self.shared.count_containers(&pod);
+            let kind = if wanted.source.is_static() { "true" } else { "" };
+            self.shared.config.counters.restarted_pods.of([kind]).add();
             pod.trace_start(&self.shared.config.tracer);
             self.shared.obey_wish(&mut pod);
             self.shared.records.keep(wanted, &pod.memory);

@@ -7,13 +7,14 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use mainstay_lifecycle::{Admission, PREEMPTING};
+use mainstay_podspec::runtime::{QosClass, has_pod_level_resources, qos_class};
 use mainstay_policy::{Candidate, NodeFacts, Occupant, PodUse, Rejection, admit, preempt};
 use mainstay_task::Backoff;
 use mainstay_types::{
-    ContainerReason, ExtendedResources, NodeResources, ObservedState, PodExt, PodFailure, PodStage, PodUid,
-    TerminalPhase,
+    ContainerKind, ContainerReason, ExtendedResources, NodeResources, ObservedState, PodExt, PodFailure,
+    PodStage, PodUid, TerminalPhase,
 };
 
 use crate::pod::PodState;
@@ -219,8 +220,32 @@ pub(crate) fn failure(rejection: &Rejection) -> PodFailure {
     }
 }
 
+/// What of a pod has requests or limits, and its QoS class: upstream's words, in the order `config_mode`, `qos_class`.
+pub(crate) fn resource_mode(pod: &Pod) -> [&'static str; 2] {
+    let names_some = |resources: Option<&ResourceRequirements>| {
+        let lists = resources.map(|it| [it.requests.as_ref(), it.limits.as_ref()]);
+        lists.into_iter().flatten().flatten().any(|list| !list.is_empty())
+    };
+    let kinds = [ContainerKind::Regular, ContainerKind::Init];
+    let of_containers = pod
+        .all_containers()
+        .any(|(kind, container)| kinds.contains(&kind) && names_some(container.resources.as_ref()));
+    let mode = match (has_pod_level_resources(pod), of_containers) {
+        (true, true) => "pod_and_container_level",
+        (true, false) => "pod_level",
+        (false, true) => "container_level",
+        (false, false) => "",
+    };
+    let class = match qos_class(pod) {
+        QosClass::Guaranteed => "guaranteed",
+        QosClass::Burstable => "burstable",
+        QosClass::BestEffort => "besteffort",
+    };
+    [mode, class]
+}
+
 /// What a pod takes, for others to be judged by.
-pub(crate) fn wants(pod: &k8s_openapi::api::core::v1::Pod) -> std::sync::Arc<PodUse> {
+pub(crate) fn wants(pod: &Pod) -> std::sync::Arc<PodUse> {
     std::sync::Arc::new(PodUse::of(pod))
 }
 

@@ -291,6 +291,9 @@ impl Keeper {
         let settings = Arc::clone(&self.cgroups.settings);
         let mut values = node_cgroup_values(active.iter().map(|(_, pod)| *pod), &settings, self.node());
         values.top.cpus = self.cgroups.tree.hierarchy().all_cpus();
+        let counters = &self.shared.config.counters;
+        counters.hard_memory.set(values.protected.0);
+        counters.soft_memory.set(values.protected.1);
         let names = self.cgroups.tree.names().clone();
         if self.set(names.top(), values.top, (true, due), "Failed to update Node Allocatable Limits") {
             self.tell("Updated Node Allocatable limit across pods".to_owned());

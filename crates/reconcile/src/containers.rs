@@ -2,7 +2,7 @@
 
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
-use mainstay_cri::ContainerExtras;
+use mainstay_cri::{ContainerExtras, CriError};
 use mainstay_lifecycle::HoldCause;
 use mainstay_podspec::runtime::{self, ContainerContext, ImageUser, exclusive_cpus, hostname_and_domain};
 use mainstay_podspec::volumes::extra_groups;
@@ -191,7 +191,13 @@ async fn make(
     };
     let create = shared.config.cri.create_container_with(target.id.as_str(), config, sandbox_config, extras);
     let counters = &shared.config.counters;
-    let id = Box::pin(create).await.map_err(|error| {
+    let created = Box::pin(create).await;
+    let refusal = match &created {
+        Err(CriError::Refused { message, .. }) => Some(message.as_str()),
+        _ => None,
+    };
+    volumes::count_images(counters, (&desired.pod, spec), refusal);
+    let id = created.map_err(|error| {
         order.log.uncertain();
         counters.container_errors.of(["CreateContainerError", kind.metric_label()]).add();
         Failure::new("CreateContainerError", error)
@@ -239,7 +245,12 @@ async fn post_start(
     let desired = &order.desired;
     let pod_ip = target.ips.first().map(String::as_str);
     match order.cancel.cut(hooks::run(shared, order, spec, kind, &id, hook, pod_ip)).await {
-        None => Ok(None),
+        None => {
+            if hook.sleep.is_some() {
+                shared.config.counters.sleeps_cut.add();
+            }
+            Ok(None)
+        }
         Some(Ok(())) => Ok(Some(id)),
         Some(Err(message)) => {
             let who = Some((kind, spec.name.as_str()));

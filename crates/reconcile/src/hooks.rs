@@ -121,10 +121,11 @@ async fn http_get(
                 "lifecycle hook set to HTTPS scheme but the server answered in HTTP; using HTTP".to_owned();
             let who = Some((kind, spec.name.as_str()));
             shared.event(&order.desired, who, EventKind::Warning, "LifecycleHTTPFallback", text);
-            mainstay_http::get(&request(url("http"), headers))
-                .await
-                .map(drop)
-                .map_err(|error| fail(error.to_string()))
+            let again = mainstay_http::get(&request(url("http"), headers)).await;
+            if again.is_ok() {
+                shared.config.counters.hook_fallbacks.add();
+            }
+            again.map(drop).map_err(|error| fail(error.to_string()))
         }
         Err(error) => Err(fail(error.to_string())),
     }

@@ -94,6 +94,7 @@ impl Puller {
 /// Settles what an earlier life left of its pulls, as soon as the runtime says which images there are. Until then each of those
 /// images counts as one that was pulled for somebody.
 pub(crate) async fn settle(shared: &Shared) {
+    shared.pulled.count().await;
     if !shared.pulled.has_unsettled().await {
         return;
     }
@@ -110,6 +111,26 @@ pub(crate) async fn settle(shared: &Shared) {
     shared.pulled.settle(images.into_iter().map(names).collect()).await;
 }
 
+/// What was found out about an image on the way: whether it was there, and whether it had to be pulled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    present: Option<bool>,
+    pull: Option<bool>,
+}
+
+impl Found {
+    /// Upstream's labels: present_locally, pull_policy, pull_required.
+    fn labels(self, policy: &str) -> [&'static str; 3] {
+        let word = |known: Option<bool>| known.map_or("unknown", |is| if is { "true" } else { "false" });
+        let policy = match policy {
+            "Always" => "always",
+            "Never" => "never",
+            _ => "ifnotpresent",
+        };
+        [word(self.present), policy, word(self.pull)]
+    }
+}
+
 /// Makes sure that the container's image is there, by its pull policy.
 pub(crate) async fn ensure(
     shared: &Shared,
@@ -117,6 +138,21 @@ pub(crate) async fn ensure(
     target: &Made,
     spec: &Container,
     kind: ContainerKind,
+) -> Result<cri::Image, Wanted> {
+    let mut found = Found::default();
+    let ensured = Box::pin(try_ensure(shared, order, target, spec, kind, &mut found)).await;
+    let policy = spec.image_pull_policy.as_deref().unwrap_or_default();
+    shared.config.counters.images_wanted.of(found.labels(policy)).add();
+    ensured
+}
+
+async fn try_ensure(
+    shared: &Shared,
+    order: &Order,
+    target: &Made,
+    spec: &Container,
+    kind: ContainerKind,
+    found: &mut Found,
 ) -> Result<cri::Image, Wanted> {
     let desired = &order.desired;
     let who = Some((kind, spec.name.as_str()));
@@ -140,6 +176,7 @@ pub(crate) async fn ensure(
         }
     };
     let policy = spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    found.present = Some(present.is_some());
     // Who may use it may take a program and the API server to say, and the pod may be to end meanwhile.
     let usable = match &present {
         Some(present) if policy != "Always" => {
@@ -150,6 +187,7 @@ pub(crate) async fn ensure(
     };
     match (policy, present) {
         ("Never" | "IfNotPresent", Some(present)) if usable => {
+            found.pull = Some(false);
             let text = format!(
                 "Container image {asked:?} already present on machine and can be accessed by the pod"
             );
@@ -166,7 +204,10 @@ pub(crate) async fn ensure(
             shared.event(desired, who, EventKind::Warning, "Failed", "Error: ErrImageNeverPull".into());
             held(shared, order, spec, "ErrImageNeverPull", message).await
         }
-        _ => pull(shared, order, target, spec, kind, &image).await,
+        _ => {
+            found.pull = Some(true);
+            pull(shared, order, target, spec, kind, &image).await
+        }
     }
 }
 
@@ -466,6 +507,24 @@ async fn credentials(shared: &Shared, order: &Order, image: &str) -> (Vec<Given>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_became_of_a_wish_for_an_image_has_upstreams_words() {
+        let found = |present, pull| Found { present, pull };
+        for (row, found, policy, expected) in [
+            ("its name is no name", Found::default(), "", ["unknown", "ifnotpresent", "unknown"]),
+            (
+                "it is there",
+                found(Some(true), Some(false)),
+                "IfNotPresent",
+                ["true", "ifnotpresent", "false"],
+            ),
+            ("it is not", found(Some(false), Some(true)), "Always", ["false", "always", "true"]),
+            ("nor may it be pulled", found(Some(false), None), "Never", ["false", "never", "unknown"]),
+        ] {
+            assert_eq!(found.labels(policy), expected, "{row}");
+        }
+    }
 
     #[tokio::test]
     async fn a_pull_that_hangs_does_not_keep_its_permit() {

@@ -228,7 +228,12 @@ async fn pre_stop(
             let who = Some((kind, spec.name.as_str()));
             shared.event(&order.desired, who, EventKind::Warning, "FailedPreStopHook", message);
         }
-        None => warn!(container = spec.name, "the preStop hook did not end within the grace period"),
+        None => {
+            if hook.sleep.is_some() {
+                shared.config.counters.sleeps_cut.add();
+            }
+            warn!(container = spec.name, "the preStop hook did not end within the grace period");
+        }
     }
 }
 

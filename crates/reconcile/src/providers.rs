@@ -11,6 +11,7 @@ use mainstay_config::{CredentialProvider, GoDuration};
 use mainstay_podspec::runtime::{Credential, ImageName, Keyring, matches_image};
 use mainstay_policy::PullAccount;
 use mainstay_task::run_program;
+use mainstay_types::NodeCounters;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
@@ -40,6 +41,7 @@ struct Provider {
     cache: Mutex<HashMap<(CacheKey, ForWhom), (Instant, Keyring)>>,
     /// Who asks about the same image at the same time for the same account asks once.
     asking: Mutex<HashMap<(String, ForWhom), Arc<Turn>>>,
+    counters: Arc<NodeCounters>,
 }
 
 /// Whose turn it is to ask, and when and how it failed last.
@@ -116,8 +118,17 @@ struct Login {
 }
 
 impl Providers {
-    pub(crate) fn new(providers: Vec<CredentialProvider>, accounts: Accounts) -> Self {
-        let provider = |config| Provider { config, cache: Mutex::default(), asking: Mutex::default() };
+    pub(crate) fn new(
+        providers: Vec<CredentialProvider>,
+        accounts: Accounts,
+        counters: Arc<NodeCounters>,
+    ) -> Self {
+        let provider = |config| Provider {
+            config,
+            cache: Mutex::default(),
+            asking: Mutex::default(),
+            counters: Arc::clone(&counters),
+        };
         Self { all: providers.into_iter().map(provider).collect(), accounts }
     }
 
@@ -235,7 +246,13 @@ impl Provider {
         let question = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
+        let begun = Instant::now();
         let ran = run_program(command, &question, DEADLINE).await;
+        let name: Arc<str> = self.config.name.as_str().into();
+        self.counters.provider_times.of(Arc::clone(&name)).observe(begun.elapsed());
+        if ran.is_err() {
+            self.counters.provider_errors.of(name).add();
+        }
         ran.map_err(|error| format!("{} {error}", program.display()))
     }
 
@@ -286,6 +303,7 @@ mod tests {
                 token: None,
             }],
             Accounts::default(),
+            Arc::default(),
         )
     }
 

@@ -14,6 +14,7 @@ use std::{
 use jiff::{Timestamp, Unit};
 use mainstay_podspec::runtime::ImageName;
 use mainstay_policy::{MayUse, PullVerification, PulledBy, PulledRecord, Shown};
+use mainstay_types::NodeCounters;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
@@ -30,6 +31,7 @@ struct Files {
     dir: PathBuf,
     /// How many pulls of an image are under way: the last one removes what says so. Also the lock of all files.
     under_way: Mutex<HashMap<String, usize>>,
+    counters: Arc<NodeCounters>,
 }
 
 /// A pull that has begun. One that is dropped was cut short: that it had begun stays on disk, because the runtime may have gone on with it.
@@ -49,9 +51,21 @@ impl Drop for Intent {
 }
 
 impl PullRecords {
-    pub(crate) fn new(policy: PullVerification, root: &Path) -> Self {
+    pub(crate) fn new(policy: PullVerification, root: &Path, counters: Arc<NodeCounters>) -> Self {
         let dir = root.join("image_manager");
-        Self { policy, files: Arc::new(Files { dir, under_way: Mutex::default() }) }
+        Self { policy, files: Arc::new(Files { dir, under_way: Mutex::default(), counters }) }
+    }
+
+    /// Counts what an earlier life has written down.
+    pub(crate) async fn count(&self) {
+        let files = Arc::clone(&self.files);
+        // It cannot fail, only die with the process.
+        tokio::task::spawn_blocking(move || {
+            files.count("pulling");
+            files.count("pulled");
+        })
+        .await
+        .ok();
     }
 
     /// Whether a pod may use an image that is there, by what it can show if it is asked.
@@ -61,32 +75,48 @@ impl PullRecords {
         image_ref: &str,
         shown: impl FnOnce() -> F,
     ) -> bool {
+        let (verdict, why) = Box::pin(self.judge(image, image_ref, shown)).await;
+        self.files.counters.image_checks.of([why]).add();
+        verdict
+    }
+
+    /// The verdict, and how it was come to, in upstream's words.
+    async fn judge<F: Future<Output = Shown>>(
+        &self,
+        image: &str,
+        image_ref: &str,
+        shown: impl FnOnce() -> F,
+    ) -> (bool, &'static str) {
+        const ALLOWED: &str = "credentialPolicyAllowed";
+        const RECORDED: &str = "credentialRecordFound";
+        const MUST_ASK: &str = "mustAuthenticate";
+        const ERROR: &str = "error";
         if self.policy == PullVerification::Never {
-            return true;
+            return (true, ALLOWED);
         }
-        let Ok(name) = ImageName::parse(image) else { return false };
+        let Ok(name) = ImageName::parse(image) else { return (false, ERROR) };
         let (files, asked, of) = (Arc::clone(&self.files), image.to_owned(), image_ref.to_owned());
         let read = tokio::task::spawn_blocking(move || files.read(&asked, &of)).await;
-        let (record, pulled) = match read {
-            Ok(Ok(read)) => read,
+        let (record, pulled, none) = match read {
+            Ok(Ok((record, pulled))) => (record, pulled, MUST_ASK),
             // What cannot be read is no proof.
             Ok(Err(error)) => {
                 warn!(image, %error, "what the image was pulled with cannot be read; its registry is asked");
-                (None, true)
+                (None, true, ERROR)
             }
-            Err(_) => (None, true),
+            Err(_) => (None, true, ERROR),
         };
         if !self.policy.wants(&name.repository(), pulled) {
-            return true;
+            return (true, ALLOWED);
         }
-        let Some(record) = record else { return false };
+        let Some(record) = record else { return (false, none) };
         // Programs are asked only where it matters what they say.
         if let Some(verdict) = record.allows_anybody(&name.repository()) {
-            return verdict;
+            return (verdict, if verdict { RECORDED } else { MUST_ASK });
         }
         match record.allows(&name.repository(), &shown().await) {
-            MayUse::Yes => true,
-            MayUse::No => false,
+            MayUse::Yes => (true, RECORDED),
+            MayUse::No => (false, MUST_ASK),
             MayUse::Noting(secret) => {
                 let (files, of, name) = (Arc::clone(&self.files), image_ref.to_owned(), name.repository());
                 let noted =
@@ -95,7 +125,7 @@ impl PullRecords {
                 if let Ok(Err(error)) = noted {
                     warn!(image, %error, "a secret that is good for the image cannot be noted");
                 }
-                true
+                (true, RECORDED)
             }
         }
     }
@@ -192,7 +222,20 @@ impl Files {
         }
         let now = Timestamp::now();
         record.last_updated_time = now.round(Unit::Second).unwrap_or(now).to_string();
-        write(&self.dir.join("pulled"), &file_name(image_ref), &serde_json::to_vec(&record)?)
+        write(&self.dir.join("pulled"), &file_name(image_ref), &serde_json::to_vec(&record)?)?;
+        self.count("pulled");
+        Ok(())
+    }
+
+    /// Tells how many files there are of a kind. Few, and looked at only when one more is written or removed.
+    fn count(&self, kind: &str) {
+        let files = fs::read_dir(self.dir.join(kind)).map_or(0, |dir| {
+            let names = dir.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+            names.filter(|name| name.starts_with("sha256-") && !name.ends_with(".tmp")).count()
+        });
+        let counter =
+            if kind == "pulled" { &self.counters.pulled_records } else { &self.counters.pull_intents };
+        counter.set(u64::try_from(files).unwrap_or(u64::MAX));
     }
 
     fn intent(&self, image: &str) -> PathBuf {
@@ -246,6 +289,7 @@ impl Files {
                         io::ErrorKind::NotFound => Ok(()),
                         _ => Err(error),
                     })?;
+                    self.count("pulling");
                 }
             }
         }
@@ -272,7 +316,9 @@ impl Files {
         let intent = json!({
             "kind": "ImagePullIntent", "apiVersion": "kubelet.config.k8s.io/v1beta1", "image": image,
         });
-        write(&self.dir.join("pulling"), &file_name(image), intent.to_string().as_bytes())
+        write(&self.dir.join("pulling"), &file_name(image), intent.to_string().as_bytes())?;
+        self.count("pulling");
+        Ok(())
     }
 
     fn end(&self, image: &str) -> io::Result<()> {
@@ -284,7 +330,9 @@ impl Files {
         if locked.contains_key(image) {
             return Ok(());
         }
-        match fs::remove_file(self.intent(image)) {
+        let removed = fs::remove_file(self.intent(image));
+        self.count("pulling");
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -332,7 +380,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
         let dir = tempfile::tempdir().unwrap();
-        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        let records = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         assert!(records.may_use(IMAGE, "id", nothing).await, "somebody put it there");
         let intent = records.begin(IMAGE).await;
         assert!(!records.may_use(IMAGE, "id", || showing("1")).await, "it is being pulled for somebody");
@@ -341,10 +389,10 @@ mod tests {
         assert!(!records.may_use(IMAGE, "id", || showing("2")).await);
         assert!(!records.may_use(IMAGE, "id", nothing).await);
         // Another life heeds it.
-        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        let again = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         assert!(!again.may_use(IMAGE, "id", nothing).await);
         assert!(again.may_use(IMAGE, "id", || showing("1")).await);
-        let never = PullRecords::new(PullVerification::Never, dir.path());
+        let never = PullRecords::new(PullVerification::Never, dir.path(), Arc::default());
         assert!(never.may_use(IMAGE, "id", nothing).await);
         // Once it was had without any, it is everybody's.
         again.begin(IMAGE).await.succeeded(IMAGE, "id", PulledBy::Anybody).await;
@@ -356,14 +404,14 @@ mod tests {
     #[tokio::test]
     async fn a_pull_that_was_cut_short_is_not_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        let records = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         // Cut short while the runtime goes on: what is under way is forgotten, that it was is not.
         drop(records.begin(IMAGE).await);
         assert!(records.files.lock().is_empty());
         assert!(!records.may_use(IMAGE, "id", || showing("1")).await);
         let cut = records.begin(IMAGE).await;
         drop(records);
-        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        let again = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         assert!(!again.may_use(IMAGE, "id", || showing("1")).await);
         drop(cut);
         // Two at a time: the first to fail does not forget the other.
@@ -380,14 +428,47 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_down_and_how_it_is_judged_is_counted() {
+        let (dir, counters) = (tempfile::tempdir().unwrap(), Arc::<NodeCounters>::default());
+        let records = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::clone(&counters));
+        let files = || (counters.pull_intents.get(), counters.pulled_records.get());
+        records.count().await;
+        assert_eq!(files(), (0, 0));
+        assert!(records.may_use(IMAGE, "id", nothing).await, "nobody pulled it");
+        let pull = records.begin(IMAGE).await;
+        assert_eq!(files(), (1, 0));
+        assert!(!records.may_use(IMAGE, "id", nothing).await, "it is being pulled for somebody");
+        pull.succeeded(IMAGE, "id", PulledBy::Secret(secret("1"))).await;
+        assert_eq!(files(), (0, 1));
+        assert!(records.may_use(IMAGE, "id", || showing("1")).await);
+        assert!(!records.may_use(IMAGE, "id", nothing).await, "it has nothing to show");
+        drop(records.begin(IMAGE).await);
+        let counters = Arc::<NodeCounters>::default();
+        let again = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::clone(&counters));
+        again.count().await;
+        assert_eq!(
+            (counters.pull_intents.get(), counters.pulled_records.get()),
+            (1, 1),
+            "of an earlier life"
+        );
+        let checks = |counters: &NodeCounters| -> Vec<_> {
+            counters.image_checks.all().iter().map(|([why], count)| (*why, count.get())).collect()
+        };
+        let expected =
+            [("credentialPolicyAllowed", 1), ("credentialRecordFound", 1), ("mustAuthenticate", 2)];
+        assert_eq!(checks(&records.files.counters), expected);
+        assert_eq!(checks(&counters), []);
+    }
+
+    #[tokio::test]
     async fn pulls_of_an_earlier_life_are_settled() {
         let dir = tempfile::tempdir().unwrap();
-        let records = PullRecords::new(PullVerification::Pulled, dir.path());
+        let records = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         let other = "r.test/team/other:1";
         // Killed in the middle of two pulls, of which the runtime has finished one.
         std::mem::forget((records.begin(IMAGE).await, records.begin(other).await));
         fs::write(dir.path().join("image_manager/pulling/sha256-x"), "{").unwrap();
-        let again = PullRecords::new(PullVerification::Pulled, dir.path());
+        let again = PullRecords::new(PullVerification::Pulled, dir.path(), Arc::default());
         assert!(again.has_unsettled().await);
         let id = |name: &str| (format!("id of {name}"), vec![name.to_owned()]);
         again.settle(vec![id(IMAGE), id("r.test/bystander:1")]).await;

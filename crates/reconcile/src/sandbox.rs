@@ -1,6 +1,9 @@
 //! Making a pod's sandbox.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use jiff::SignedDuration;
 use k8s_cri::v1::{DnsConfig, PodSandboxConfig, UserNamespace};
@@ -93,18 +96,26 @@ pub(crate) async fn create(
         shared.event(desired, None, EventKind::Warning, "FailedSync", error.to_string());
         return Err(fail("CreatePodSandboxError", error.to_string(), RETRY_AFTER));
     }
+    let counters = &shared.config.counters;
+    let own_users = pod.spec_ref().host_users == Some(false);
+    if own_users {
+        counters.user_namespaces.add();
+    }
     let config = match new_config(shared, order, attempt).await {
         Ok(config) => config,
         Err(error) => {
+            if own_users {
+                counters.user_namespace_errors.add();
+            }
             let text = format!("Failed to generate sandbox config for pod {:?}: {error}", description(order));
             shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());
             return Err(fail("CreatePodSandboxError", text, RETRY_AFTER));
         }
     };
-    let (counters, begun) = (&shared.config.counters, std::time::Instant::now());
+    let (handler, begun) = (handler.cloned().unwrap_or_default(), std::time::Instant::now());
     counters.sandboxes.add();
-    let made = Box::pin(shared.config.cri.run_sandbox(config, handler.map_or("", AsRef::as_ref))).await;
-    counters.sandbox_times.of([""]).observe(begun.elapsed());
+    let made = Box::pin(shared.config.cri.run_sandbox(config, &handler)).await;
+    counters.sandbox_times.of(Arc::clone(&handler)).observe(begun.elapsed());
     let id = match made {
         Ok(id) => {
             let id = SandboxId::from(id);
@@ -114,6 +125,10 @@ pub(crate) async fn create(
         Err(error) => {
             order.log.uncertain();
             counters.sandbox_errors.add();
+            counters.sandbox_failures.of(handler).add();
+            if own_users {
+                counters.user_namespace_errors.add();
+            }
             warn!(%error, "cannot create the pod's sandbox");
             let text = format!("Failed to create pod sandbox: {error}");
             shared.event(desired, None, EventKind::Warning, "FailedCreatePodSandBox", text.clone());

@@ -19,7 +19,7 @@ use mainstay_podspec::{
         image_volumes, mount_wishes, plugin_behind, pod_dir, set_up as describe, volume_path, with_claims,
     },
 };
-use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, PodExt, Ruling};
+use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, NodeCounters, PodExt, Ruling};
 use mainstay_volume::{Hung, Notice, VolumeError};
 use tracing::{debug, warn};
 
@@ -220,6 +220,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     }
     let current = Arc::new(Mutex::new(String::new()));
     let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
+    let wanted_at = std::time::Instant::now();
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
         let (mut failed, mut notices) = (Vec::new(), Vec::new());
         for (setup, plugin) in setups {
@@ -228,6 +229,9 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
             let result = mainstay_volume::set_up(&setup, progress);
             let status = if result.is_ok() { "success" } else { "fail-unknown" };
             counters.storage_work.of(["volume_mount", status, plugin]).observe(begun.elapsed());
+            if result.is_ok() {
+                counters.volume_waits.of(["overall_volume_mount", plugin]).observe(wanted_at.elapsed());
+            }
             match result {
                 Ok(notice) => notices.extend(notice.map(|notice| (setup.name, notice))),
                 Err(error) => failed.push((setup.name, error.to_string())),
@@ -459,6 +463,16 @@ pub(crate) async fn mounts(
     Ok(Mounts { all, image_sub_paths })
 }
 
+/// Counts the volumes of a new container that are images. Those of one that could not be made for another reason than such a volume were
+/// mounted as far as anybody knows: the runtime says so only by the head of its text (upstream: `ErrImageVolumeMountFailed`).
+pub(crate) fn count_images(counters: &NodeCounters, (pod, spec): (&Pod, &Container), refusal: Option<&str>) {
+    let failed = refusal.is_some_and(|message| message.starts_with("ImageVolumeMountFailed"));
+    for _ in image_volumes(pod, spec) {
+        counters.image_volumes.add();
+        if failed { counters.image_volume_errors.add() } else { counters.image_volume_mounts.add() }
+    }
+}
+
 /// The images that are mounted as volumes, pulled before any container is started.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
@@ -515,6 +529,8 @@ impl Images {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_types::Counter;
+
     use super::*;
 
     #[test]
@@ -524,6 +540,29 @@ mod tests {
             "Unable to attach or mount volumes: unmounted volumes=[a b], unattached volumes=[], failed to process \
              volumes=[]: context deadline exceeded"
         );
+    }
+
+    #[test]
+    fn volumes_that_are_images_are_counted() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {},
+            "spec": {
+                "containers": [
+                    {"name": "a", "volumeMounts": [{"name": "i", "mountPath": "/i"}, {"name": "e", "mountPath": "/e"}]},
+                    {"name": "b"},
+                ],
+                "volumes": [{"name": "i", "image": {"reference": "r"}}, {"name": "e", "emptyDir": {}}],
+            },
+        }))
+        .unwrap();
+        let counters = NodeCounters::default();
+        for refusal in [None, Some("ImageVolumeMountFailed: no such image"), Some("no room")] {
+            for container in &pod.spec_ref().containers {
+                count_images(&counters, (&pod, container), refusal);
+            }
+        }
+        let found = [&counters.image_volumes, &counters.image_volume_mounts, &counters.image_volume_errors];
+        assert_eq!(found.map(Counter::get), [3, 2, 1]);
     }
 
     #[test]

@@ -302,9 +302,11 @@ impl Cancel {
 impl Shared {
     pub(crate) fn new(config: ReconcileConfig, records: Records, reports: mpsc::Sender<Report>) -> Self {
         let puller = Puller::new(config.pulls);
-        let providers =
-            Providers::new(config.credential_providers.clone(), Accounts::new(config.accounts.clone()));
-        let pulled = PullRecords::new(config.pull_verification.clone(), &config.node.root_dir);
+        let counters = &config.counters;
+        let accounts = Accounts::new(config.accounts.clone());
+        let providers = Providers::new(config.credential_providers.clone(), accounts, Arc::clone(counters));
+        let root = &config.node.root_dir;
+        let pulled = PullRecords::new(config.pull_verification.clone(), root, Arc::clone(counters));
         Self {
             config,
             records,
@@ -355,7 +357,14 @@ impl Shared {
     pub(crate) fn look(&self, order: &Order) {
         let (uid, full_name) = (order.desired.uid.clone(), order.desired.full_name.clone());
         // With the channel full a reading is on its way anyway.
-        self.config.refresh.try_send(ReadWish { uid, full_name, made: order.log.read() }).ok();
+        self.wish(ReadWish { uid, full_name, made: order.log.read() });
+    }
+
+    /// Wishes for a fresh reading. With the channel full there is none: the next list stands in for it.
+    pub(crate) fn wish(&self, wish: ReadWish) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.config.refresh.try_send(wish) {
+            self.config.counters.wishes_dropped.add();
+        }
     }
 
     pub(crate) fn event(
@@ -397,6 +406,12 @@ impl Shared {
         }
     }
 
+    /// A pod was taken up.
+    pub(crate) fn count_containers(&self, pod: &PodState) {
+        let containers = pod.desired.pod.spec_ref().containers.len();
+        self.config.counters.containers_per_pod.observe_number(containers);
+    }
+
     /// Lets a pod end that somebody wishes away, and tells of it. Whether that was news.
     pub(crate) fn obey_wish(&self, pod: &mut PodState) -> bool {
         let was_over = pod.memory.finished.is_some();
@@ -408,6 +423,9 @@ impl Shared {
         }
         if let Some(failure) = pod.memory.failure.as_ref().filter(|failure| failure.reason == "Evicted") {
             self.event(&pod.desired, None, EventKind::Warning, "Evicted", failure.message.clone());
+        }
+        if let Some(signal) = pod.desired.terminate.as_ref().and_then(|wish| wish.signal) {
+            self.config.counters.evictions.of([signal]).add();
         }
         true
     }

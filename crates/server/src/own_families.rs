@@ -10,7 +10,7 @@ use std::{
 
 use mainstay_types::{
     Assignments, ContainerPhase, Counter, DurationCounts, Filesystems, FsReading, NodeCounters, NodeSnapshot,
-    PodSource, Samples, VERSION,
+    PodSource, PodStage, Samples, VERSION,
 };
 
 use crate::exposition::{Exposition, Kind};
@@ -121,6 +121,10 @@ fn pinned_by_node(assignments: &Assignments) -> BTreeMap<u32, u64> {
     nodes
 }
 
+/// Why pods are evicted so far.
+const EVICTION_SIGNALS: [&str; 3] =
+    ["emptydirfs.limit", "ephemeralcontainerfs.limit", "ephemeralpodfs.limit"];
+
 /// All of them, by name.
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
@@ -178,6 +182,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: container_logs,
     },
     Family {
+        name: "kubelet_containers_per_pod_count",
+        help: "[ALPHA] The number of containers per pod.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.containers_per_pod.read()),
+    },
+    Family {
         name: "kubelet_cpu_manager_allocation_per_numa",
         help: "[ALPHA] Number of CPUs allocated per NUMA node",
         kind: Kind::Gauge,
@@ -216,6 +226,26 @@ pub(crate) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "kubelet_credential_provider_plugin_duration",
+        help: "[ALPHA] Duration of execution in seconds for credential provider plugin",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for (name, times) in source.counters.provider_times.all() {
+                lines.durations(&[("plugin_name", &name)], times.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_credential_provider_plugin_errors_total",
+        help: "[ALPHA] Number of errors from credential provider plugin",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            for (name, count) in source.counters.provider_errors.all() {
+                lines.count(&[("plugin_name", &name)], count.get());
+            }
+        },
+    },
+    Family {
         name: "kubelet_desired_pods",
         help: "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
         kind: Kind::Gauge,
@@ -248,10 +278,46 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.count(&[], source.counters.event_stream_errors.get()),
     },
     Family {
+        name: "kubelet_evented_pleg_connection_latency_seconds",
+        help: "[ALPHA] The latency of streaming connection with the CRI runtime, measured in seconds.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.event_ages.read()),
+    },
+    Family {
         name: "kubelet_evented_pleg_connection_success_count",
         help: "[ALPHA] The number of times a streaming client was obtained to receive CRI Events.",
         kind: Kind::Counter,
         write: |lines, source| lines.count(&[], source.counters.event_streams.get()),
+    },
+    Family {
+        name: "kubelet_evictions",
+        help: "[ALPHA] Cumulative number of pod evictions by eviction signal",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            // From the beginning: what begins with its first count has no rate, and no alert.
+            for signal in EVICTION_SIGNALS {
+                lines.count(&[("eviction_signal", signal)], source.counters.evictions.of([signal]).get());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_first_network_pod_start_sli_duration_seconds",
+        help: "[INTERNAL] Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            if let Some(took) = source.counters.first_network_start.get() {
+                lines.put(&[], took.as_secs_f64());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_image_manager_ensure_image_requests_total",
+        help: "[ALPHA] Number of ensure-image requests processed by the kubelet.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            let names = ["present_locally", "pull_policy", "pull_required"];
+            lines.counters(names, &source.counters.images_wanted.all());
+        },
     },
     Family {
         name: "kubelet_image_pull_duration_seconds",
@@ -261,6 +327,59 @@ pub(crate) const FAMILIES: &[Family] = &[
             for ([size], pulls) in source.counters.pulls.all() {
                 lines.durations(&[("image_size_in_bytes", size)], pulls.read());
             }
+        },
+    },
+    Family {
+        name: "kubelet_image_volume_mounted_errors_total",
+        help: "[BETA] Number of failed image volume mounts.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.image_volume_errors.get()),
+    },
+    Family {
+        name: "kubelet_image_volume_mounted_succeed_total",
+        help: "[BETA] Number of successful image volume mounts.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.image_volume_mounts.get()),
+    },
+    Family {
+        name: "kubelet_image_volume_requested_total",
+        help: "[BETA] Number of requested image volumes.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.image_volumes.get()),
+    },
+    Family {
+        name: "kubelet_imagemanager_image_mustpull_checks_total",
+        help: "[ALPHA] Counter for how many times kubelet checked whether credentials need to be re-verified to access an image",
+        kind: Kind::Counter,
+        write: |lines, source| lines.counters(["result"], &source.counters.image_checks.all()),
+    },
+    Family {
+        name: "kubelet_imagemanager_ondisk_pulledrecords",
+        help: "[ALPHA] Number of ImagePulledRecords stored on disk.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.pulled_records.get()),
+    },
+    Family {
+        name: "kubelet_imagemanager_ondisk_pullintents",
+        help: "[ALPHA] Number of ImagePullIntents stored on disk.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.pull_intents.get()),
+    },
+    Family {
+        name: "kubelet_lifecycle_handler_http_fallbacks_total",
+        help: "[ALPHA] The number of times lifecycle handlers successfully fell back to http from https.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.hook_fallbacks.get()),
+    },
+    Family {
+        name: "kubelet_managed_ephemeral_containers",
+        help: "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.",
+        kind: Kind::Gauge,
+        write: |lines, source| {
+            let Some(snapshot) = source.snapshot else { return };
+            let specs = snapshot.pods.iter().filter_map(|view| view.pod.spec.as_ref());
+            let containers = specs.map(|spec| spec.ephemeral_containers.as_ref().map_or(0, Vec::len));
+            lines.count(&[], containers.sum::<usize>() as u64);
         },
     },
     Family {
@@ -276,10 +395,28 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.count(&[], source.counters.pinning.memory_requests.get()),
     },
     Family {
+        name: "kubelet_memory_qos_node_memory_low_bytes",
+        help: "[ALPHA] Total cgroup v2 memory.low in bytes for Burstable pods. This memory is soft-reserved and may be reclaimed under extreme pressure.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.soft_memory.get()),
+    },
+    Family {
+        name: "kubelet_memory_qos_node_memory_min_bytes",
+        help: "[ALPHA] Total cgroup v2 memory.min in bytes for Guaranteed pods. This memory is hard-reserved and never reclaimed by the kernel.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.hard_memory.get()),
+    },
+    Family {
         name: "kubelet_metrics_provider",
         help: "[ALPHA] Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
         kind: Kind::Gauge,
         write: |lines, _| lines.put(&[("provider", "cadvisor")], 1.0),
+    },
+    Family {
+        name: "kubelet_mirror_pods",
+        help: "[ALPHA] The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.mirror_pods.get()),
     },
     Family {
         name: "kubelet_node_name",
@@ -292,6 +429,30 @@ pub(crate) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "kubelet_orphan_pod_cleaned_volumes",
+        help: "[ALPHA] The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.orphan_volumes.get()),
+    },
+    Family {
+        name: "kubelet_orphan_pod_cleaned_volumes_errors",
+        help: "[ALPHA] The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], source.counters.orphan_volume_errors.get()),
+    },
+    Family {
+        name: "kubelet_orphaned_runtime_pods_total",
+        help: "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.orphans_found.get()),
+    },
+    Family {
+        name: "kubelet_pleg_discard_events",
+        help: "[ALPHA] The number of discard events in PLEG.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.wishes_dropped.get()),
+    },
+    Family {
         name: "kubelet_pleg_last_seen_seconds",
         help: "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
         kind: Kind::Gauge,
@@ -299,6 +460,12 @@ pub(crate) const FAMILIES: &[Family] = &[
             0 => {}
             at => lines.count(&[], at),
         },
+    },
+    Family {
+        name: "kubelet_pleg_pod_relist_duration_seconds",
+        help: "[ALPHA] Duration in seconds for relisting a single pod in PLEG.",
+        kind: Kind::Histogram,
+        write: |lines, source| lines.durations(&[], source.counters.pod_reads.read()),
     },
     Family {
         name: "kubelet_pleg_relist_duration_seconds",
@@ -311,6 +478,14 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] Interval in seconds between relisting in PLEG.",
         kind: Kind::Histogram,
         write: |lines, source| lines.durations(&[], source.counters.relist_intervals.read()),
+    },
+    Family {
+        name: "kubelet_pod_level_resources_admission_total",
+        help: "[ALPHA] Total number of pods admitted during Kubelet admission, categorized by resource configuration mode (pod_and_container_level, pod_level, container_level, or empty for unconfigured/BestEffort) and QoS class.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            lines.counters(["config_mode", "qos_class"], &source.counters.resource_modes.all())
+        },
     },
     Family {
         name: "kubelet_pod_start_duration_seconds",
@@ -334,11 +509,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "kubelet_pod_status_sync_duration_seconds",
         help: "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
         kind: Kind::Histogram,
-        write: |lines, source| {
-            if source.counters.api.get().is_some() {
-                lines.durations(&[], source.counters.status_syncs.read());
-            }
-        },
+        write: |lines, source| lines.durations(&[], source.counters.status_syncs.read()),
     },
     Family {
         name: "kubelet_pod_worker_duration_seconds",
@@ -355,6 +526,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker.",
         kind: Kind::Histogram,
         write: |lines, source| lines.durations(&[], source.counters.worker_starts.read()),
+    },
+    Family {
+        name: "kubelet_preemptions",
+        help: "[ALPHA] Cumulative number of pod preemptions by preemption resource",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            for (resource, count) in source.counters.preemptions.all() {
+                lines.count(&[("preemption_signal", &resource)], count.get());
+            }
+        },
     },
     Family {
         name: "kubelet_resource_manager_allocation_errors_total",
@@ -384,12 +565,32 @@ pub(crate) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "kubelet_restarted_pods_total",
+        help: "[ALPHA] Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            for kind in ["", "true"] {
+                lines.count(&[("static", kind)], source.counters.restarted_pods.of([kind]).get());
+            }
+        },
+    },
+    Family {
         name: "kubelet_run_podsandbox_duration_seconds",
         help: "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
         kind: Kind::Histogram,
         write: |lines, source| {
-            for ([handler], times) in source.counters.sandbox_times.all() {
-                lines.durations(&[("runtime_handler", handler)], times.read());
+            for (handler, times) in source.counters.sandbox_times.all() {
+                lines.durations(&[("runtime_handler", &handler)], times.read());
+            }
+        },
+    },
+    Family {
+        name: "kubelet_run_podsandbox_errors_total",
+        help: "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            for (handler, count) in source.counters.sandbox_failures.all() {
+                lines.count(&[("runtime_handler", &handler)], count.get());
             }
         },
     },
@@ -409,6 +610,12 @@ pub(crate) const FAMILIES: &[Family] = &[
                 lines.count(&[], pods.filter(|pod| pod.ready_sandbox().is_some()).count() as u64);
             }
         },
+    },
+    Family {
+        name: "kubelet_sleep_action_terminated_early_total",
+        help: "[ALPHA] The number of times lifecycle sleep handler got terminated before it finishes",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.sleeps_cut.get()),
     },
     Family {
         name: "kubelet_started_containers_errors_total",
@@ -435,6 +642,34 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] Cumulative number of pods started",
         kind: Kind::Counter,
         write: |lines, source| lines.count(&[], source.counters.sandboxes.get()),
+    },
+    Family {
+        name: "kubelet_started_user_namespaced_pods_errors_total",
+        help: "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.user_namespace_errors.get()),
+    },
+    Family {
+        name: "kubelet_started_user_namespaced_pods_total",
+        help: "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+        kind: Kind::Counter,
+        write: |lines, source| lines.count(&[], source.counters.user_namespaces.get()),
+    },
+    Family {
+        name: "kubelet_terminated_containers_total",
+        help: "[ALPHA] Cumulative number of container terminations.",
+        kind: Kind::Counter,
+        write: |lines, source| {
+            let all = source.counters.container_ends.all().into_iter();
+            let mut rows: Vec<_> = all
+                .map(|((kind, code, reason), count)| (kind, code.to_string(), reason, count.get()))
+                .collect();
+            rows.sort_unstable();
+            for (kind, code, reason, count) in rows {
+                let labels = [("container_type", kind), ("exit_code", &*code), ("reason", &*reason)];
+                lines.count(&labels, count);
+            }
+        },
     },
     Family {
         name: "kubelet_topology_manager_admission_duration_ms",
@@ -494,6 +729,12 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "[ALPHA] Number of used bytes in the volume",
         kind: Kind::Gauge,
         write: |lines, source| claims(lines, source, |it| it.used_bytes),
+    },
+    Family {
+        name: "kubelet_working_pods",
+        help: "[ALPHA] Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
+        kind: Kind::Gauge,
+        write: working_pods,
     },
     Family {
         name: "kubernetes_build_info",
@@ -691,6 +932,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         kind: Kind::Gauge,
         write: volumes,
     },
+    Family {
+        name: "volume_operation_total_seconds",
+        help: "[BETA] Storage operation end to end duration in seconds",
+        kind: Kind::Histogram,
+        write: |lines, source| {
+            for ([operation, plugin], times) in source.counters.volume_waits.all() {
+                lines.durations(&[("operation_name", operation), ("plugin_name", plugin)], times.read());
+            }
+        },
+    },
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -723,6 +974,38 @@ fn pods(lines: &mut Lines<'_>, source: &Source<'_>, is_in: impl Fn(&str) -> bool
     }
     lines.count(&[("static", "")], others);
     lines.count(&[("static", "true")], static_pods);
+}
+
+/// Pods by how far they are; whether they are wanted still, only ending, or known to the runtime alone; and whether they are static.
+fn working_pods(lines: &mut Lines<'_>, source: &Source<'_>) {
+    let Some(snapshot) = source.snapshot else { return };
+    let mut counts: BTreeMap<[&str; 3], u64> = BTreeMap::new();
+    for kind in [
+        ["desired", ""],
+        ["desired", "true"],
+        ["orphan", ""],
+        ["orphan", "true"],
+        ["runtime_only", "unknown"],
+    ] {
+        for stage in ["sync", "terminated", "terminating"] {
+            counts.insert([kind[0], stage, kind[1]], 0);
+        }
+    }
+    for view in &snapshot.pods {
+        let config = if snapshot.desired.pods.contains_key(&view.uid) { "desired" } else { "orphan" };
+        let stage = match view.stage {
+            PodStage::Waiting | PodStage::Syncing => "sync",
+            PodStage::Terminating => "terminating",
+            PodStage::Terminated => "terminated",
+        };
+        let kind = if view.source.is_static() { "true" } else { "" };
+        *counts.entry([config, stage, kind]).or_default() += 1;
+    }
+    // They are taken up to be ended, and forgotten when they have.
+    counts.insert(["runtime_only", "terminating", "unknown"], source.counters.orphans_going.get());
+    for ([config, stage, kind], count) in counts {
+        lines.count(&[("config", config), ("lifecycle", stage), ("static", kind)], count);
+    }
 }
 
 /// Volumes of pods that shall run, and of those that have a sandbox, before which they are set up.

@@ -7,13 +7,13 @@ use k8s_openapi::{
     api::core::v1::{ContainerImage, NodeCondition, PodStatus, ResourceRequirements},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
-use mainstay_lifecycle::{StatusInput, pod_status, start_time};
+use mainstay_lifecycle::{StatusInput, newly_ended, pod_status, start_time};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
     Assignments, DesiredState, ExtendedResources, NodeCounters, NodePressure, NodeResources, NodeSnapshot,
-    ObservedPod, ObservedState, Outcomes, PodAssignment, PodOutcome, PodProbes, PodSource, PodUid, PodView,
-    ProbeResults, RuntimeHealth, to_seconds,
+    ObservedPod, ObservedState, Outcomes, PodAssignment, PodExt as _, PodOutcome, PodProbes, PodSource,
+    PodUid, PodView, ProbeResults, RuntimeHealth, to_seconds,
 };
 use tokio::{
     sync::watch,
@@ -349,8 +349,18 @@ impl Builder {
                 let pulled = counters.pull_times.take(uid);
                 took.sli = took.sli.map(|sli| sli.saturating_sub(pulled));
                 counters.pod_start_totals.observe(took.total);
-                took.sli.into_iter().for_each(|sli| counters.pod_start_slis.observe(sli));
+                if let Some(sli) = took.sli {
+                    counters.pod_start_slis.observe(sli);
+                    if !pod.host_network() {
+                        // The first one stays.
+                        counters.first_network_start.set(sli).ok();
+                    }
+                }
             }
+        }
+        for (kind, ended) in newly_ended(previous, &status) {
+            let reason = ended.reason.as_deref().unwrap_or_default().into();
+            self.config.counters.container_ends.of((kind, ended.exit_code, reason)).add();
         }
         let deletion = outcome.deletion;
         let same = known.is_some_and(|entry| {

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -266,6 +267,27 @@ impl Containerd {
     pub fn make_bridge(&self) -> Result<()> {
         let slot = lock(&self.slot);
         network::create(&self.instance.bridge(), &slot.gateway_with_prefix())
+    }
+
+    /// Upstream's kubelet, as a script that starts it where this containerd is at `/run/containerd/containerd.sock`, too: its cAdvisor looks
+    /// for containerd there and nowhere else, and elsewhere containers have no labels. It is there in a mount namespace of the kubelet's own,
+    /// so that nobody else sees it, and whatever is there on the machine stays. What that kubelet mounts nobody else sees either.
+    ///
+    /// # Errors
+    /// When it has not been built, or the script cannot be written.
+    pub fn upstream_kubelet(&self) -> Result<PathBuf> {
+        let script = self.dir().join("upstream-kubelet");
+        let text = format!(
+            "#!/bin/sh\nexec unshare --mount --propagation private /bin/sh -c '\n\
+             mkdir -p /run/containerd && mount -t tmpfs none /run/containerd &&\n\
+             ln -s {} /run/containerd/containerd.sock && exec {} \"$@\"' kubelet \"$@\"\n",
+            self.socket.display(),
+            paths::tool("kubelet")?.display()
+        );
+        fs::write(&script, text)
+            .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+            .with_context(|| format!("cannot write {}", script.display()))?;
+        Ok(script)
     }
 
     /// Where it writes its log.

@@ -24,6 +24,12 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Makes a series stand at zero until something is counted: what begins with its first count has no rate.
+    pub fn begin(&self, counter: CounterName, labels: &[(&'static str, &'static str)]) {
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.entry(counter).or_default().entry(labels.to_vec()).or_default();
+    }
+
     /// One more.
     pub fn add(&self, counter: CounterName, labels: &[(&'static str, &'static str)]) {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,6 +54,8 @@ mod tests {
         assert!(counters.read().is_empty());
         counters.add(CALLS, &[("code", "OK")]);
         counters.add(CALLS, &[("code", "OK")]);
+        counters.begin(CALLS, &[]);
+        assert_eq!(counters.read()[&CALLS][&vec![]], 0);
         counters.add(CALLS, &[]);
         let read = counters.read();
         let series: Vec<_> = read[&CALLS].iter().map(|(labels, count)| (labels.as_slice(), *count)).collect();

@@ -97,6 +97,8 @@ pub struct TerminationWish {
     pub message: String,
     /// Grace for the containers; the pod's own when `None`.
     pub grace: Option<Duration>,
+    /// What ran out, by upstream's word for an eviction's cause (`emptydirfs.limit`); `None` for what is no eviction.
+    pub signal: Option<&'static str>,
 }
 
 /// The kind of source a pod came from, as in annotation `kubernetes.io/config.source`.

@@ -30,6 +30,8 @@ const STATUSES: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.
 const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// Upstream's for requests to the API server.
 const REQUESTS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// Upstream's for the number of a pod's containers.
+const NUMBERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
 /// Upstream's for the topology manager.
 const ADMISSIONS: &[f64] = &[
     0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2,
@@ -75,6 +77,11 @@ impl Durations {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts one of something that is no time but a number, each of which stands for a second.
+    pub fn observe_number(&self, number: usize) {
+        self.observe(Duration::from_secs(u64::try_from(number).unwrap_or(u64::MAX)));
+    }
+
     /// What was counted.
     pub fn read(&self) -> DurationCounts {
         let count = self.count.load(Ordering::Relaxed);
@@ -102,6 +109,9 @@ pub type ByLabels<T, const N: usize> = Chain<[&'static str; N], T>;
 
 /// By one value that somebody else chose.
 pub type ByName<T> = Chain<Arc<str>, T>;
+
+/// How containers end: their kind, the exit code, and the runtime's reason.
+pub type ByEnd = Chain<(&'static str, i32, Arc<str>), Counter>;
 
 /// How many values others may choose; what comes beyond that is counted with the last.
 const MAX_NAMES: usize = 1024;
@@ -210,6 +220,10 @@ pub struct NodeCounters {
     pub relists: Durations,
     /// The time from one such list to the next.
     pub relist_intervals: Durations,
+    /// How long it took to read one pod.
+    pub pod_reads: Durations,
+    /// Wishes for a reading that found no room and were let go of: the next list stands in for them.
+    pub wishes_dropped: Counter,
     /// When the last one ended, in seconds since 1970; 0 before.
     pub last_relist: Counter,
     /// How long an order for a pod took, by what it was for.
@@ -220,6 +234,8 @@ pub struct NodeCounters {
     pub pod_start_totals: Durations,
     /// The same without pulls and init containers, of pods without volumes that last.
     pub pod_start_slis: Durations,
+    /// The same of the first pod with a network of its own.
+    pub first_network_start: OnceLock<Duration>,
     /// How long images were pulled for pods that do not run yet.
     pub pull_times: PullTimes,
     /// Sandboxes that were asked for, and that could not be had.
@@ -227,11 +243,61 @@ pub struct NodeCounters {
     /// Of these, those that could not be had.
     pub sandbox_errors: Counter,
     /// How long the runtime took to make a sandbox, by the handler.
-    pub sandbox_times: ByLabels<Durations, 1>,
+    pub sandbox_times: ByName<Durations>,
+    /// Sandboxes that the runtime could not make, by the handler.
+    pub sandbox_failures: ByName<Counter>,
+    /// Sandboxes with users of their own that were asked for.
+    pub user_namespaces: Counter,
+    /// Of these, those that could not be had.
+    pub user_namespace_errors: Counter,
+    /// How many containers pods have that were taken up.
+    pub containers_per_pod: Durations,
+    /// Pods that were let in, by what has requests or limits (the pod, its containers, both) and the QoS class.
+    pub resource_modes: ByLabels<Counter, 2>,
+    /// Pods that came again under their UID while they were going, by whether they are static.
+    pub restarted_pods: ByLabels<Counter, 1>,
+    /// Pods that were found in the runtime and that nobody knew.
+    pub orphans_found: Counter,
+    /// How many of these are being stopped right now.
+    pub orphans_going: Counter,
+    /// Of how many pods that nobody knows the volumes were taken down in the last sweep.
+    pub orphan_volumes: Counter,
+    /// Of how many they could not be.
+    pub orphan_volume_errors: Counter,
+    /// Likenesses of static pods that the API server has.
+    pub mirror_pods: Counter,
+    /// Pods that were ended because they, or the node, ran out of something, by upstream's word for what.
+    pub evictions: ByLabels<Counter, 1>,
+    /// Pods that had to go for a critical one, by the resource that it wanted.
+    pub preemptions: ByName<Counter>,
     /// Containers that were started, by their kind.
     pub containers: ByLabels<Counter, 1>,
     /// Containers that could not be started, by the reason and their kind.
     pub container_errors: ByLabels<Counter, 2>,
+    /// Containers that ended.
+    pub container_ends: ByEnd,
+    /// HTTPS hooks that were answered in plain HTTP, and then asked in it.
+    pub hook_fallbacks: Counter,
+    /// Hooks that sleep and were not let sleep to their end.
+    pub sleeps_cut: Counter,
+    /// Images that containers wanted, by whether they were there, the pull policy, and whether they had to be pulled.
+    pub images_wanted: ByLabels<Counter, 3>,
+    /// How it was judged whether an image that is there is for a pod.
+    pub image_checks: ByLabels<Counter, 1>,
+    /// How many pulls are written down as begun.
+    pub pull_intents: Counter,
+    /// Of how many images it is written down what they were pulled with.
+    pub pulled_records: Counter,
+    /// Volumes that are images: wanted by containers that were made.
+    pub image_volumes: Counter,
+    /// Of these, those that were mounted.
+    pub image_volume_mounts: Counter,
+    /// Those that were not.
+    pub image_volume_errors: Counter,
+    /// How long programs took to say how to log in to a registry, by their name.
+    pub provider_times: ByName<Durations>,
+    /// How often they failed, likewise.
+    pub provider_errors: ByName<Counter>,
     /// How long images took to be pulled, by their size.
     pub pulls: ByLabels<Durations, 1>,
     /// Device plugins that made themselves known, by their resource.
@@ -244,8 +310,16 @@ pub struct NodeCounters {
     pub status_syncs: Durations,
     /// How long work on cgroups took, by what it was.
     pub cgroup_work: ByLabels<Durations, 1>,
+    /// How long it took until a pod had a volume, from its being wanted, by what was done and the kind of volume.
+    pub volume_waits: ByLabels<Durations, 2>,
+    /// Bytes that the kernel never takes from guaranteed pods.
+    pub hard_memory: Counter,
+    /// Bytes that it leaves to burstable pods as long as it can.
+    pub soft_memory: Counter,
     /// How long work on volumes took, by what it was, how it ended and the kind of volume.
     pub storage_work: ByLabels<Durations, 3>,
+    /// How old the runtime's events were when they came.
+    pub event_ages: Durations,
     /// Streams of the runtime's events that were opened.
     pub event_streams: Counter,
     /// Those that could not be opened, or broke.
@@ -366,24 +440,56 @@ impl Default for NodeCounters {
         Self {
             relists: usual(),
             relist_intervals: usual(),
+            pod_reads: usual(),
+            wishes_dropped: Counter::default(),
             last_relist: Counter::default(),
             orders: ByLabels::new(usual),
             pod_starts: Durations::new(STARTS),
             pod_start_totals: Durations::new(STARTS),
             pod_start_slis: Durations::new(STARTS),
+            first_network_start: OnceLock::new(),
             pull_times: PullTimes::default(),
             sandboxes: Counter::default(),
             sandbox_errors: Counter::default(),
-            sandbox_times: ByLabels::new(usual),
+            sandbox_times: ByName::new(usual),
+            sandbox_failures: ByName::new(Counter::default),
+            user_namespaces: Counter::default(),
+            user_namespace_errors: Counter::default(),
+            containers_per_pod: Durations::new(NUMBERS),
+            resource_modes: ByLabels::new(Counter::default),
+            restarted_pods: ByLabels::new(Counter::default),
+            orphans_found: Counter::default(),
+            orphans_going: Counter::default(),
+            orphan_volumes: Counter::default(),
+            orphan_volume_errors: Counter::default(),
+            mirror_pods: Counter::default(),
+            evictions: ByLabels::new(Counter::default),
+            preemptions: ByName::new(Counter::default),
             containers: ByLabels::new(Counter::default),
             container_errors: ByLabels::new(Counter::default),
+            container_ends: ByEnd::new(Counter::default),
+            hook_fallbacks: Counter::default(),
+            sleeps_cut: Counter::default(),
+            images_wanted: ByLabels::new(Counter::default),
+            image_checks: ByLabels::new(Counter::default),
+            pull_intents: Counter::default(),
+            pulled_records: Counter::default(),
+            image_volumes: Counter::default(),
+            image_volume_mounts: Counter::default(),
+            image_volume_errors: Counter::default(),
+            provider_times: ByName::new(usual),
+            provider_errors: ByName::new(Counter::default),
             pulls: ByLabels::new(|| Durations::new(PULLS)),
             device_registrations: ByName::new(Counter::default),
             device_allocations: ByName::new(usual),
             worker_starts: usual(),
             status_syncs: Durations::new(STATUSES),
             cgroup_work: ByLabels::new(usual),
+            volume_waits: ByLabels::new(|| Durations::new(STORAGE)),
+            hard_memory: Counter::default(),
+            soft_memory: Counter::default(),
             storage_work: ByLabels::new(|| Durations::new(STORAGE)),
+            event_ages: usual(),
             event_streams: Counter::default(),
             event_stream_errors: Counter::default(),
             api: OnceLock::new(),

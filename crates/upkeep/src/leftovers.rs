@@ -11,7 +11,7 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use mainstay_logs::{container_log_symlink_name, remove_container_log};
 use mainstay_task::Lane;
-use mainstay_types::{ContainerId, ContainerPhase, DesiredState, NodeSnapshot};
+use mainstay_types::{ContainerId, ContainerPhase, Counter, DesiredState, NodeSnapshot};
 use mainstay_volume::Progress;
 use tokio::sync::watch;
 use tracing::{debug, warn};
@@ -98,32 +98,52 @@ pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshots: &Snapshots) {
             return;
         }
     };
+    let (cleaned, failed) = (Counter::default(), Counter::default());
+    let (cleaned, failed) = (&cleaned, &failed);
     let removals = stream::iter(pods).for_each_concurrent(PARALLEL, |(path, uid)| {
         let owners = owners.clone();
         async move {
             // A pod's directory may hold mounts, and behind one of them may be a server that is dead.
             let key = uid.clone();
             let work = move |progress: &Progress| remove_pod(&owners, &path, &uid, progress);
-            if let Err(hung) = config.volume_jobs.run(&key, UNMOUNT_PATIENCE, work).await {
-                warn!(pod.uid = key, %hung, "cannot unmount what a pod left behind; the next sweep tries again");
+            match config.volume_jobs.run(&key, UNMOUNT_PATIENCE, work).await {
+                Ok(Some(true)) => cleaned.add(),
+                Ok(Some(false)) => failed.add(),
+                Ok(None) => {}
+                Err(hung) => {
+                    failed.add();
+                    warn!(pod.uid = key, %hung, "cannot unmount what a pod left behind; the next sweep tries again");
+                }
             }
         }
     });
     removals.await;
+    config.counters.orphan_volumes.set(cleaned.get());
+    config.counters.orphan_volume_errors.set(failed.get());
 }
 
-/// Removes a pod's directory, if it still is nobody's. Run as the UID's job: whoever sets up that pod waits for the end.
-fn remove_pod(owners: &Owners, path: &Path, uid: &str, progress: &Progress) {
+/// Removes a pod's directory, if it still is nobody's. Run as the UID's job: whoever sets up that pod waits for the end. Whether its
+/// volumes could be taken down; `None` if it is somebody's.
+fn remove_pod(owners: &Owners, path: &Path, uid: &str, progress: &Progress) -> Option<bool> {
     let old = fs::symlink_metadata(path).and_then(|meta| meta.modified()).is_ok_and(is_old);
     if !old || !owners.has_none(uid) {
-        return;
+        return None;
     }
     match mainstay_volume::tear_down(path, progress) {
         // Unmounting may have taken as long as it likes. What is mounted no more is mounted again for a pod that has come
         // back; its files would not be written again.
-        Ok(()) if owners.has_none(uid) => remove(path),
-        Ok(()) => debug!(pod.uid = uid, "a pod came back while its leftovers were unmounted"),
-        Err(error) => warn!(%error, "cannot unmount what a pod left behind; the next sweep tries again"),
+        Ok(()) if owners.has_none(uid) => {
+            remove(path);
+            Some(true)
+        }
+        Ok(()) => {
+            debug!(pod.uid = uid, "a pod came back while its leftovers were unmounted");
+            None
+        }
+        Err(error) => {
+            warn!(%error, "cannot unmount what a pod left behind; the next sweep tries again");
+            Some(false)
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mainstay_cri::Cri;
 use mainstay_task::TaskGroup;
-use mainstay_types::{DesiredState, EventSink, NodeSnapshot};
+use mainstay_types::{DesiredState, EventSink, NodeCounters, NodeSnapshot};
 use mainstay_volume::Jobs;
 use tokio::sync::watch;
 
@@ -41,6 +41,8 @@ pub struct UpkeepConfig {
     pub desired: watch::Receiver<Arc<DesiredState>>,
     /// Work on volumes, shared with reconcile: nothing is removed while a pod of that UID is set up.
     pub volume_jobs: Jobs,
+    /// What is counted of its work.
+    pub counters: Arc<NodeCounters>,
     /// Where to tell of what cannot be removed.
     pub events: EventSink,
     /// What to keep.

@@ -144,6 +144,8 @@ impl Teller {
         let current: HashSet<&PodUid> = snapshot.pods.iter().map(|view| &view.uid).collect();
         self.digests.retain(|uid, _| current.contains(uid));
         self.changed.retain(|uid, _| current.contains(uid));
+        let mirrors = api.pods.values().filter(|pod| pod.mirror_of.is_some()).count();
+        self.counters.mirror_pods.set(u64::try_from(mirrors).unwrap_or(u64::MAX));
         let mut locals = Vec::with_capacity(snapshot.pods.len());
         for view in &snapshot.pods {
             let digest = self.digest(view);

@@ -61,7 +61,7 @@ impl Disks {
         // Line tables are most of a debug binary and of no use in there.
         strip(&mainstay_binary()?, &staging.join("mainstay"))?;
         // What the tests run beside it; built with them.
-        for beside in ["device-plugin", "node-api"] {
+        for beside in ["device-plugin", "load", "node-api"] {
             strip(&mainstay_binary()?.with_file_name(beside), &staging.join(beside))?;
         }
         for (name, path) in programs {

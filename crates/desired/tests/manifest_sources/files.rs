@@ -391,7 +391,12 @@ async fn wishes_stand_until_the_pod_is_gone() {
     node.write("a.yaml", &pod("a", "b:1"));
     let running = node.start();
     let before = running.pod("a-node-1").await;
-    let wish = TerminationWish { reason: "Evicted".into(), message: "low on memory".into(), grace: None };
+    let wish = TerminationWish {
+        reason: "Evicted".into(),
+        message: "low on memory".into(),
+        grace: None,
+        signal: Some("memory.available"),
+    };
     running.wishes.send(Wish { uid: PodUid::from("unknown"), wish: wish.clone() }).await.unwrap();
     running.wishes.send(Wish { uid: before.uid.clone(), wish: wish.clone() }).await.unwrap();
     let state = running

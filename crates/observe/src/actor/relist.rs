@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
     time::Instant,
 };
 
@@ -150,10 +151,13 @@ impl Actor {
         listing.in_flight += 1;
         let before = self.state.borrow().pods.get(&uid).cloned();
         let (cri, deadline) = (self.config.cri.clone(), self.config.read_deadline);
+        let counters = Arc::clone(&self.config.counters);
         self.relist_work.push(Box::pin(async move {
             let name = entry.full_name();
             let read = read::listed(&cri, &uid, entry.sandboxes, entry.containers, before.as_deref(), begun);
+            let read_at = Instant::now();
             let result = tokio::time::timeout(deadline, read).await;
+            counters.pod_reads.observe(read_at.elapsed());
             Progress::Pod(uid, name, entry.fingerprint, result)
         }));
         true

@@ -152,6 +152,8 @@ pub struct NodeCgroupValues {
     pub burstable: CgroupValues,
     /// Of best-effort pods.
     pub best_effort: CgroupValues,
+    /// Bytes that the kernel never takes from guaranteed pods, and those that it leaves to burstable ones as long as it can.
+    pub protected: (u64, u64),
 }
 
 /// The values of the cgroups that pods share, for the pods that are active.
@@ -186,6 +188,7 @@ pub fn node_cgroup_values<'a>(
         },
         burstable: of_class(milli_cpu_to_shares(burstable_cpu)),
         best_effort: of_class(milli_cpu_to_shares(0)),
+        protected: (0, 0),
     };
     if let Some(percent) = settings.reserved_memory_percent {
         let keep = |memory: i64| memory.saturating_mul(percent) / 100;
@@ -198,6 +201,7 @@ pub fn node_cgroup_values<'a>(
         let (hard, soft) = if tiered { (guaranteed_memory, burstable_memory) } else { (0, 0) };
         values.top.unified = protection(hard.saturating_add(soft), soft);
         values.burstable.unified = [("memory.low".to_owned(), soft.to_string())].into();
+        values.protected = (u64::try_from(hard).unwrap_or(0), u64::try_from(soft).unwrap_or(0));
     }
     values
 }

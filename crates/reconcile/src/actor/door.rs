@@ -51,7 +51,9 @@ impl Actor {
     }
 
     /// Ends pods in favour of one that is critical. They are looked at with the next reading, at the latest when it is due.
-    fn preempt(&mut self, victims: &[PodUid]) {
+    fn preempt(&mut self, victims: &[PodUid], rejection: &Rejection) {
+        // Of several that are short, upstream names the first, too.
+        let resource = rejection.reason.strip_prefix("OutOf").unwrap_or_default();
         for uid in victims {
             let Some(victim) = self.pods.get_mut(uid) else { continue };
             let failure = victim.make_room();
@@ -59,6 +61,7 @@ impl Actor {
             warn!(pod = %victim.desired.full_name, pod.uid = %uid, "pod preempted in favour of a critical one");
             self.shared.records.keep(&victim.desired, &victim.memory);
             self.shared.event(&victim.desired, None, EventKind::Warning, failure.reason, failure.message);
+            self.shared.config.counters.preemptions.of(resource.into()).add();
         }
     }
 
@@ -75,7 +78,7 @@ impl Actor {
                 Verdict::Crowded(rejection)
             }
             Verdict::Preempts(victims, rejection) => {
-                self.preempt(&victims);
+                self.preempt(&victims, &rejection);
                 Verdict::Later(rejection)
             }
             verdict => verdict,
@@ -86,6 +89,8 @@ impl Actor {
             Verdict::Admitted => {
                 pod.memory.admission = Admission::Admitted;
                 pod.reasons.clear();
+                let mode = admission::resource_mode(&pod.desired.pod);
+                self.shared.config.counters.resource_modes.of(mode).add();
             }
             Verdict::Later(rejection) => {
                 if pod.wait_for_room(&rejection) {

@@ -212,3 +212,26 @@ fn who_made_room_comes_back_when_there_is_room() {
     of_the_api.stage = PodStage::Terminated;
     assert!(!of_the_api.may_be_judged_anew(), "to an API server it has failed for good");
 }
+
+#[test]
+fn what_of_a_pod_has_resources() {
+    let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+    let full = || json!({"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"cpu": "1", "memory": "1Mi"}});
+    for (row, whole, regular, init, expected) in [
+        ("nothing", json!(null), json!({}), json!({}), ["", "besteffort"]),
+        ("a container", json!(null), cpu("1"), json!({}), ["container_level", "burstable"]),
+        ("an init container", json!(null), json!({}), cpu("1"), ["container_level", "burstable"]),
+        ("a container, all of it", json!(null), full(), full(), ["container_level", "guaranteed"]),
+        ("the pod", full(), json!({}), json!({}), ["pod_level", "guaranteed"]),
+        ("both", cpu("2"), cpu("1"), json!({}), ["pod_and_container_level", "burstable"]),
+    ] {
+        let container = |name: &str, resources| json!({"name": name, "image": "i", "resources": resources});
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {
+                "containers": [container("c", regular)], "initContainers": [container("i", init)], "resources": whole,
+            },
+        }));
+        assert_eq!(resource_mode(&pod.unwrap()), expected, "{row}");
+    }
+}

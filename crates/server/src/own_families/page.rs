@@ -65,6 +65,50 @@ fn the_page_tells_the_fate_of_every_old_name() {
     assert!(untold.is_empty(), "{untold:?}");
 }
 
+/// Families of `/metrics` of upstream's kubelet 1.37, as it serves them, and those that its consumers name.
+const UPSTREAMS: &str = include_str!("../../testdata/upstream-families.txt");
+
+/// Those that others than the table serve: requests and calls, and the gRPC sockets.
+fn is_served_elsewhere(name: &str) -> bool {
+    [
+        "kubelet_http_",
+        "kubelet_runtime_operations_",
+        "kubelet_pod_resources_endpoint_",
+        "kubelet_pod_requests_",
+    ]
+    .iter()
+    .any(|start| name.starts_with(start))
+        || ["kubelet_websocket_streaming_requests_total", "kubelet_pod_watch_events_dropped_total"]
+            .contains(&name)
+        || name == "process_start_time_seconds"
+}
+
+#[test]
+fn each_family_of_upstreams_is_served_or_told_of() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (_, table) = page.split_once("## Families of upstream's that are not served").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let cells = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+    let told: Vec<&str> = cells.flat_map(|(cell, _)| cell.split('`').skip(1).step_by(2)).collect();
+    let is_told = |name: &str| {
+        told.iter().any(|told| match told.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => *told == name,
+        })
+    };
+    let is_served = |name: &str| {
+        own_families::FAMILIES.iter().any(|family| family.name == name) || is_served_elsewhere(name)
+    };
+    let names: Vec<&str> = UPSTREAMS.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(names.len() > 200 && names.is_sorted());
+    let untold: Vec<_> = names.iter().filter(|name| !is_served(name) && !is_told(name)).collect();
+    assert!(untold.is_empty(), "neither served nor in docs/metrics.md: {untold:?}");
+    let both: Vec<_> = own_families::FAMILIES.iter().filter(|family| is_told(family.name)).collect();
+    let both: Vec<_> = both.iter().map(|family| family.name).collect();
+    assert!(both.is_empty(), "served, and said not to be: {both:?}");
+}
+
 #[test]
 fn the_page_about_metrics_names_every_family() {
     let mut list = String::new();

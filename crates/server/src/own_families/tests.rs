@@ -1,3 +1,5 @@
+use mainstay_types::{DesiredPod, DesiredState, ObservedState, PodView};
+
 use super::*;
 
 #[test]
@@ -35,8 +37,11 @@ fn what_was_never_counted_is_not_told_of() {
     };
     let before = text(&source);
     for name in [
+        "kubelet_first_network",
         "kubelet_image_pull",
-        "kubelet_pod_status_sync",
+        "kubelet_preemptions",
+        "kubelet_terminated",
+        "kubelet_working_pods",
         "kubelet_started_containers",
         "kubelet_running",
         "kubelet_pleg_last_seen",
@@ -51,6 +56,12 @@ fn what_was_never_counted_is_not_told_of() {
         "kubernetes_feature_enabled{name=\"Other\",stage=\"ALPHA\"} 0",
         // What begins with its first count would have no rate.
         "kubelet_pod_start_duration_seconds_count 0",
+        "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 0",
+        "kubelet_evictions{eviction_signal=\"ephemeralcontainerfs.limit\"} 0",
+        "kubelet_evictions{eviction_signal=\"ephemeralpodfs.limit\"} 0",
+        "kubelet_restarted_pods_total{static=\"\"} 0",
+        "kubelet_restarted_pods_total{static=\"true\"} 0",
+        "kubelet_orphaned_runtime_pods_total 0",
     ] {
         assert!(before.lines().any(|it| it == line), "{line} in\n{before}");
     }
@@ -62,6 +73,13 @@ fn what_was_never_counted_is_not_told_of() {
     counters.pulls.of(["0-10MB"]).observe(std::time::Duration::from_secs(3));
     counters.containers.of(["container"]).add();
     counters.container_errors.of(["RunContainerError", "container"]).add();
+    counters.evictions.of(["emptydirfs.limit"]).add();
+    counters.preemptions.of("memory".into()).add();
+    for code in [137, 3] {
+        counters.container_ends.of(("container", code, "Error".into())).add();
+    }
+    counters.containers_per_pod.observe_number(3);
+    counters.sandbox_times.of("kata".into()).observe(std::time::Duration::from_millis(7));
     counters.orders.of(["sync"]).observe(std::time::Duration::from_millis(7));
     let after = text(&source);
     for line in [
@@ -69,7 +87,71 @@ fn what_was_never_counted_is_not_told_of() {
         "kubelet_started_containers_total{container_type=\"container\"} 1",
         "kubelet_started_containers_errors_total{code=\"RunContainerError\",container_type=\"container\"} 1",
         "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"} 1",
+        "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 1",
+        "kubelet_preemptions{preemption_signal=\"memory\"} 1",
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"137\",reason=\"Error\"} 1",
+        "kubelet_containers_per_pod_count_bucket{le=\"2\"} 0",
+        "kubelet_containers_per_pod_count_bucket{le=\"4\"} 1",
+        "kubelet_containers_per_pod_count_sum 3",
+        "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"kata\"} 1",
     ] {
         assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
     }
+}
+
+#[test]
+fn pods_by_how_far_they_are() {
+    let pod = |name: &str, source, stage| {
+        let view = Arc::into_inner(crate::tests::simple_pod(name, "")).unwrap();
+        Arc::new(PodView { source, stage, ..view })
+    };
+    let pods = vec![
+        pod("a", PodSource::File, PodStage::Syncing),
+        pod("b", PodSource::Http, PodStage::Waiting),
+        pod("c", PodSource::Api, PodStage::Terminated),
+        pod("gone", PodSource::Api, PodStage::Terminating),
+    ];
+    let desired = pods.iter().filter(|view| &*view.full_name.name != "gone");
+    let desired = desired.map(|view| {
+        let desired = DesiredPod {
+            uid: view.uid.clone(),
+            full_name: view.full_name.clone(),
+            pod: Arc::clone(&view.pod),
+            source: view.source,
+            origin: Arc::clone(&view.origin),
+            terminate: None,
+            remote: None,
+        };
+        (view.uid.clone(), Arc::new(desired))
+    });
+    let desired = DesiredState { pods: Arc::new(desired.collect()), ..DesiredState::default() };
+    let observed = Arc::new(ObservedState::unread());
+    let snapshot = NodeSnapshot::new(1, "node".into(), pods, Arc::new(desired), observed);
+    let counters = NodeCounters::default();
+    counters.orphans_going.set(2);
+    let (samples, disks) = (Samples::default(), Filesystems::default());
+    let source = Source {
+        snapshot: Some(&snapshot),
+        samples: &samples,
+        disks: &disks,
+        counters: &counters,
+        facts: &Facts::default(),
+        events_dropped: 0,
+        traces: None,
+        assignments: &Assignments::default(),
+        own: Own::default(),
+    };
+    let mut out = Exposition::default();
+    write(&mut out, &source);
+    let text = out.finish();
+    let found = text.lines().filter_map(|line| line.strip_prefix("kubelet_working_pods{"));
+    let found: Vec<_> = found.filter(|line| !line.ends_with("} 0")).collect();
+    let expected = [
+        r#"config="desired",lifecycle="sync",static="true"} 2"#,
+        r#"config="desired",lifecycle="terminated",static=""} 1"#,
+        r#"config="orphan",lifecycle="terminating",static=""} 1"#,
+        r#"config="runtime_only",lifecycle="terminating",static="unknown"} 2"#,
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(text.lines().filter(|line| line.starts_with("kubelet_working_pods{")).count(), 15);
 }

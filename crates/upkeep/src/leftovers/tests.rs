@@ -31,6 +31,7 @@ impl Node {
             container_log_links: root.join("links"),
             remove_unknown: true,
             desired: desired_reader,
+            counters: Arc::default(),
             volume_jobs: Jobs::default(),
             events: mainstay_types::EventSink::bounded(1).0,
             keep: Keep { per_container: 1, in_all: -1, min_age: Duration::ZERO },
