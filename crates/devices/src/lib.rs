@@ -36,7 +36,7 @@ use k8s_openapi::api::core::v1::Pod;
 use mainstay_alloc::{Ask, AskError, Devices as List, Hints, Ledger, NodeMask, Standing, asks};
 use mainstay_plugin::Handler;
 use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid};
+use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid, UnnamedDevices};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -513,7 +513,7 @@ impl Devices {
     /// Tells what has changed.
     fn publish(&self) {
         let _turn = self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        let (amounts, allocatable, held, deaf) = {
+        let (amounts, allocatable, held, deaf, lost, unnamed) = {
             let book = self.book();
             let device = |resource: &Arc<str>, id: &Arc<str>, nodes: &[u32]| HeldDevice {
                 resource: Arc::clone(resource),
@@ -531,12 +531,14 @@ impl Devices {
             }
             let held =
                 held.into_iter().map(|((uid, name), devices)| (PodUid::from(uid), name.into(), devices));
-            (book.ledger.amounts(!book.lost), allocatable, held.collect::<Vec<_>>(), book.deaf)
+            let amounts = book.ledger.amounts(!book.lost);
+            (amounts, allocatable, held.collect::<Vec<_>>(), book.deaf, book.lost, unnamed(&book.ledger))
         };
         self.inner.assignments.send_if_modified(|now| {
             let mut next = Assignments::clone(now);
             next.set_devices(allocatable, held);
             next.deaf = deaf;
+            (next.unknown.devices, next.unknown.unnamed) = (lost, unnamed);
             let differs = next != **now;
             if differs {
                 *now = Arc::new(next);
@@ -594,4 +596,18 @@ impl Devices {
             self.inner.unwritten.notify_one();
         }
     }
+}
+
+/// What containers hold that nobody can name.
+fn unnamed(ledger: &Ledger) -> Vec<UnnamedDevices> {
+    let containers = ledger.unsure().iter().flat_map(|(uid, pod)| pod.iter().map(move |it| (uid, it)));
+    containers
+        .flat_map(|(uid, (container, resources))| {
+            resources.iter().map(move |resource| UnnamedDevices {
+                pod: PodUid::from(uid.as_str()),
+                container: container.as_str().into(),
+                resource: Arc::clone(resource),
+            })
+        })
+        .collect()
 }

@@ -10,6 +10,7 @@ use mainstay_proto::deviceplugin::{
     device_plugin_server::{DevicePlugin, DevicePluginServer},
     registration_client::RegistrationClient,
 };
+use mainstay_types::Unknown;
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -379,7 +380,9 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
         assert!(second.devices.is_lost() && !second.devices.is_due(&pod("p", 1)), "it has what it had");
         let (runs, names) = (pod("p", 1), ["c".to_owned()]);
         let running = [(&runs, names.as_slice())];
+        assert!(second.assignments.borrow().unknown.devices);
         assert_eq!(second.devices.rebuild(running), 0, "nothing is unknown");
+        assert_eq!(second.assignments.borrow().unknown, Unknown::default());
         let _plugin = second.plug(Fake::default()).await.unwrap();
         second.has(2, 2).await;
         second.devices.admit(&pod("q", 1)).await.unwrap();
@@ -397,11 +400,16 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
     assert!(third.devices.is_lost());
     let (runs, names) = (pod("p", 1), ["c".to_owned()]);
     let running = [(&runs, names.as_slice())];
+    assert!(third.assignments.borrow().unknown.devices);
     assert_eq!(third.devices.rebuild(running), 1);
+    let unnamed = vec![UnnamedDevices { pod: "p".into(), container: "c".into(), resource: RESOURCE.into() }];
+    let unknown = Unknown { unnamed, ..Unknown::default() };
+    assert_eq!(third.assignments.borrow().unknown, unknown);
     third.end().await;
     // Also after another restart, of which the files say nothing is wrong.
     let fourth = world(root.path(), Patience::default());
     assert!(fourth.problem.is_none() && !fourth.devices.is_lost());
+    assert_eq!(fourth.assignments.borrow().unknown, unknown);
     let _plugin = fourth.plug(Fake::default()).await.unwrap();
     // Nobody can be given any, and nobody is told otherwise.
     fourth.has(0, 2).await;
@@ -415,6 +423,7 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
     fourth.devices.note_running(&PodUid::from("p"), |_| false);
     fourth.has(2, 2).await;
     assert!(fourth.devices.unsure_pods().is_empty());
+    assert_eq!(fourth.assignments.borrow().unknown, Unknown::default());
     assert!(fourth.devices.is_due(&pod("p", 1)));
     fourth.devices.admit(&pod("p", 1)).await.unwrap();
     fourth.devices.admit(&pod("q", 1)).await.unwrap();

@@ -333,6 +333,21 @@ fn a_pod_says_that_it_waits_until_it_is_known_who_holds_what() {
     assert!(waits.waiting_message("c").contains("was lost"), "{}", waits.waiting_message("c"));
     assert!(world.sandboxes_of(waits.uid()).unwrap().is_empty(), "nothing is made of it");
     world.running("shared").unwrap();
+    // Nobody is told meanwhile that all CPUs are free: what may be given out is known, who has it is not.
+    let allocatable = ask(&world.node, &["allocatable"]).unwrap();
+    assert_eq!(allocatable["cpu_ids"].as_array().map(Vec::len), usize::try_from(last_cpu()).ok());
+    let name = world.full_name("shared");
+    for words in [
+        &["resources"][..],
+        &["resources-v1alpha1"],
+        &["get-resources", "default", &name],
+        &["watch-resources", "--count", "1"],
+    ] {
+        let said = ask(&world.node, words).unwrap();
+        assert_eq!(said["code"], "FAILED_PRECONDITION", "{words:?}: {said}");
+        let message = said["message"].as_str().unwrap();
+        assert!(message.starts_with("who holds CPUs is not known: the file that said so was lost"), "{said}");
+    }
     // What it made goes with it, before the runtime does.
     drop(before);
 }
