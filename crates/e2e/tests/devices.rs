@@ -492,6 +492,23 @@ fn the_status_tells_how_devices_are() {
     devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
 }
 
+/// With its gate off the status says nothing of devices, and everybody else does.
+#[test]
+fn the_status_tells_nothing_of_devices_without_its_gate() {
+    let gates = "{featureGates: {ResourceHealthStatus: false, ResourceHealthStatusMessage: false}}";
+    let world = World::with_config(Flavor::Debian16, gates).unwrap();
+    let plugin = plugin(&world, &["a"]);
+    node_has(&world, "1", "1");
+    world.put("pod", wants(1)).unwrap();
+    let pod = world.running("pod").unwrap();
+    holds(&world, "pod", &["a"]);
+    plugin.have(&devices(&["-a"])).unwrap();
+    node_has(&world, "0", "1");
+    for seen in [pod, world.running("pod").unwrap()] {
+        assert_eq!(seen.container("c")["allocatedResourcesStatus"], Value::Null);
+    }
+}
+
 #[test]
 fn a_plugin_is_found_by_its_socket() {
     let mut world = World::start(Flavor::Debian16).unwrap();
