@@ -3,7 +3,7 @@
 //! What a device is called only its plugin knows, and neither the runtime nor the kernel tells it of a container that runs. So that a device
 //! which is in use is not given away a second time, the book is kept twice.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use mainstay_alloc::{DeviceFileError, Ledger, Unsure};
 use mainstay_checkpoint::{Durability, File, Loaded, TextError, TextFile, WriteError, ensure_directory};
@@ -39,12 +39,15 @@ pub enum KeepError {
 /// The copy.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+pub(crate) struct Kept {
     /// As in upstream's file.
-    text: String,
+    pub(crate) text: String,
     /// Who holds devices that nobody can name.
     #[serde(default)]
-    unsure: Unsure,
+    pub(crate) unsure: Unsure,
+    /// Resources whose plugin is to be asked before each start of a container; upstream's file does not say it.
+    #[serde(default)]
+    pub(crate) pre_start: BTreeSet<Arc<str>>,
 }
 
 /// Both files.
@@ -65,6 +68,8 @@ impl std::fmt::Debug for Files {
 pub(crate) struct Opened {
     pub(crate) files: Files,
     pub(crate) ledger: Ledger,
+    /// Resources whose plugin is to be asked before each start of a container, as far as that is known.
+    pub(crate) pre_start: BTreeSet<Arc<str>>,
     /// Upstream's file was not there, or could not be used: pods that run may hold what nobody knows of.
     pub(crate) lost: bool,
     /// What is wrong, as sentences.
@@ -91,7 +96,8 @@ impl Files {
                 None
             }
         };
-        let unsure = kept.as_ref().map(|kept| kept.unsure.clone()).unwrap_or_default();
+        let (unsure, pre_start) =
+            kept.as_ref().map(|kept| (kept.unsure.clone(), kept.pre_start.clone())).unwrap_or_default();
         let from_copy = || -> Option<Ledger> {
             let kept = kept.as_ref()?;
             let parsed: Result<Ledger, DeviceFileError> = Ledger::from_text(&kept.text);
@@ -125,15 +131,14 @@ impl Files {
         let mut ledger = ledger;
         ledger.set_unsure(unsure);
         let files = Self { file, copy, copied: tokio::sync::Mutex::default() };
-        Opened { files, ledger, lost, problems }
+        Opened { files, ledger, pre_start, lost, problems }
     }
 
     /// Writes what `state` says when it is its turn, unless that is there already. The copy first: what is in upstream's file is in both.
-    pub(crate) async fn write(&self, state: impl Fn() -> (String, Unsure)) -> Result<(), KeepError> {
+    pub(crate) async fn write(&self, state: impl Fn() -> Kept) -> Result<(), KeepError> {
         {
             let mut copied = self.copied.lock().await;
-            let (text, unsure) = state();
-            let kept = Kept { text, unsure };
+            let kept = state();
             if copied.as_ref() != Some(&kept) {
                 // What is there is not known until it is written.
                 *copied = None;
@@ -142,7 +147,7 @@ impl Files {
                 *copied = Some(kept);
             }
         }
-        self.file.write(|| state().0).await?;
+        self.file.write(|| state().text).await?;
         Ok(())
     }
 }

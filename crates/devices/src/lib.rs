@@ -26,7 +26,7 @@ mod socket;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -36,7 +36,7 @@ use k8s_openapi::api::core::v1::Pod;
 use mainstay_alloc::{Ask, AskError, Devices as List, Hints, Ledger, NodeMask, Standing, asks};
 use mainstay_plugin::Handler;
 use mainstay_task::{Shutdown, TaskGroup};
-use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid};
+use mainstay_types::{Assignments, ExtendedResources, HeldDevice, NodeCounters, PodUid, UnnamedDevices};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -47,7 +47,7 @@ pub use file::KeepError;
 pub use grant::Grant;
 
 use crate::{
-    file::{Files, Opened},
+    file::{Files, Kept, Opened},
     plugin::Plugin,
     registry::Registry,
     socket::Directory,
@@ -130,20 +130,24 @@ struct Book {
     deaf: bool,
     /// For which resource's plugin a pod waits right now, by its UID.
     asking: BTreeMap<String, Arc<str>>,
-    /// Resources whose plugin has gone.
-    orphaned: BTreeMap<Arc<str>, Orphan>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Orphan {
-    since: Instant,
-    /// The plugin wanted to be asked before each start of a container.
-    pre_start: bool,
+    /// Resources whose plugin has gone, since when.
+    orphaned: BTreeMap<Arc<str>, Instant>,
+    /// Resources whose plugin wants to be asked before each start of a container, also where it has gone.
+    pre_start: BTreeSet<Arc<str>>,
 }
 
 impl Book {
     fn plugin(&self, resource: &str) -> Option<&Plugin> {
         self.plugins.iter().rev().find(|plugin| &*plugin.resource == resource)
+    }
+
+    /// Which resources are to be remembered as ones whose plugin is asked before each start: those that may be held after a restart.
+    fn lasting_pre_start(&self) -> BTreeSet<Arc<str>> {
+        let lasts = |resource: &&Arc<str>| {
+            self.ledger.standing(resource).is_some_and(|it| it != Standing::Gone)
+                || self.ledger.held().any(|(_, _, held, _)| held == *resource)
+        };
+        self.pre_start.iter().filter(lasts).cloned().collect()
     }
 }
 
@@ -159,8 +163,8 @@ pub fn start(config: DevicesConfig, tasks: &TaskGroup) -> Result<(Devices, Vec<S
     let DevicesConfig { directory, copy, recorded, assignments, patience, counters } = config;
     let directory = Directory::open(&directory)?;
     let listener = directory.listen()?;
-    let Opened { files, ledger, lost, problems } = Files::open(directory.path(), &copy, recorded);
-    let book = Book { ledger, lost, ..Book::default() };
+    let Opened { files, ledger, pre_start, lost, problems } = Files::open(directory.path(), &copy, recorded);
+    let book = Book { ledger, pre_start, lost, ..Book::default() };
     let devices = Devices {
         inner: Arc::new(Inner {
             book: Mutex::new(book),
@@ -407,10 +411,10 @@ impl Devices {
             let ids: Vec<String> = held.devices.keys().map(ToString::to_string).collect();
             match self.plugin_soon(&resource).await {
                 Some(plugin) => plugin.pre_start(ids, self.inner.patience.pre_start).await?,
-                None if self.book().orphaned.get(&resource).is_some_and(|it| it.pre_start) => {
+                // However long it has been away: what it does to a device nobody else can do.
+                None if self.book().pre_start.contains(&resource) => {
                     return Err(PrepareError::Away(resource));
                 }
-                // What a plugin of before a restart wanted is not known; upstream does not ask it either.
                 None => {}
             }
             responses.push((resource, response));
@@ -423,7 +427,7 @@ impl Devices {
         let mut amounts = self.resources();
         let is_awaited = || self.book().ledger.standing(resource) == Some(Standing::Awaited);
         let back = async { while is_awaited() && amounts.changed().await.is_ok() {} };
-        // Late is as good as never: upstream does not ask a plugin that is away either.
+        // Who waits longer is told why.
         tokio::time::timeout(self.inner.patience.dial, back).await.ok();
         self.book().plugin(resource).cloned()
     }
@@ -513,7 +517,7 @@ impl Devices {
     /// Tells what has changed.
     fn publish(&self) {
         let _turn = self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        let (amounts, allocatable, held, deaf) = {
+        let (amounts, allocatable, held, deaf, lost, unnamed) = {
             let book = self.book();
             let device = |resource: &Arc<str>, id: &Arc<str>, nodes: &[u32]| HeldDevice {
                 resource: Arc::clone(resource),
@@ -531,12 +535,14 @@ impl Devices {
             }
             let held =
                 held.into_iter().map(|((uid, name), devices)| (PodUid::from(uid), name.into(), devices));
-            (book.ledger.amounts(!book.lost), allocatable, held.collect::<Vec<_>>(), book.deaf)
+            let amounts = book.ledger.amounts(!book.lost);
+            (amounts, allocatable, held.collect::<Vec<_>>(), book.deaf, book.lost, unnamed(&book.ledger))
         };
         self.inner.assignments.send_if_modified(|now| {
             let mut next = Assignments::clone(now);
             next.set_devices(allocatable, held);
             next.deaf = deaf;
+            (next.unknown.devices, next.unknown.unnamed) = (lost, unnamed);
             let differs = next != **now;
             if differs {
                 *now = Arc::new(next);
@@ -556,7 +562,11 @@ impl Devices {
     async fn save(&self) -> Result<(), KeepError> {
         let state = || {
             let book = self.book();
-            (book.ledger.to_text(), book.ledger.unsure().clone())
+            Kept {
+                text: book.ledger.to_text(),
+                unsure: book.ledger.unsure().clone(),
+                pre_start: book.lasting_pre_start(),
+            }
         };
         self.inner.files.write(state).await
     }
@@ -594,4 +604,18 @@ impl Devices {
             self.inner.unwritten.notify_one();
         }
     }
+}
+
+/// What containers hold that nobody can name.
+fn unnamed(ledger: &Ledger) -> Vec<UnnamedDevices> {
+    let containers = ledger.unsure().iter().flat_map(|(uid, pod)| pod.iter().map(move |it| (uid, it)));
+    containers
+        .flat_map(|(uid, (container, resources))| {
+            resources.iter().map(move |resource| UnnamedDevices {
+                pod: PodUid::from(uid.as_str()),
+                container: container.as_str().into(),
+                resource: Arc::clone(resource),
+            })
+        })
+        .collect()
 }

@@ -21,7 +21,7 @@ use tonic::{
 };
 
 use crate::{
-    Devices, Orphan,
+    Book, Devices,
     error::{AdmitError, PrepareError, rpc_error},
 };
 
@@ -164,7 +164,7 @@ pub(crate) async fn follow(devices: Devices, plugin: Plugin, shutdown: Shutdown)
 }
 
 /// Why it ended.
-async fn listen(devices: &Devices, plugin: Plugin) -> String {
+pub(crate) async fn listen(devices: &Devices, plugin: Plugin) -> String {
     let mut client = plugin.client.clone();
     let mut stream: Streaming<ListAndWatchResponse> = match client.list_and_watch(Empty {}).await {
         Ok(answer) => answer.into_inner(),
@@ -210,6 +210,17 @@ fn list(message: ListAndWatchResponse) -> Result<List, String> {
     Ok(list)
 }
 
+impl Book {
+    /// This one is asked for its resource from now on.
+    fn note_pre_start(&mut self, plugin: &Plugin) {
+        if plugin.options.pre_start_required {
+            self.pre_start.insert(Arc::clone(&plugin.resource));
+        } else {
+            self.pre_start.remove(&plugin.resource);
+        }
+    }
+}
+
 impl Devices {
     /// A plugin has been called back: it is asked from now on. `None` if it is connected already.
     pub(crate) fn take_up(&self, mut plugin: Plugin) -> Option<Plugin> {
@@ -228,6 +239,7 @@ impl Devices {
             }
             book.orphaned.remove(&plugin.resource);
             book.ledger.serve(&plugin.resource);
+            book.note_pre_start(&plugin);
             book.plugins.push(plugin.clone());
         }
         self.publish();
@@ -264,11 +276,12 @@ impl Devices {
         let since = {
             let mut book = self.book();
             let at = book.plugins.iter().position(|plugin| plugin.id == id)?;
-            let Plugin { resource, options, .. } = book.plugins.remove(at);
+            let Plugin { resource, .. } = book.plugins.remove(at);
             book.unheard.remove(&id);
-            if let Some(survivor) = book.plugin(&resource).map(|survivor| survivor.id) {
+            if let Some(survivor) = book.plugin(&resource).cloned() {
+                book.note_pre_start(&survivor);
                 // It may have been the one that was heard all along.
-                if let Some(list) = book.unheard.remove(&survivor) {
+                if let Some(list) = book.unheard.remove(&survivor.id) {
                     book.ledger.list(&resource, list);
                     drop(book);
                     self.publish();
@@ -277,7 +290,7 @@ impl Devices {
             }
             book.ledger.orphan(&resource);
             let now = Instant::now();
-            book.orphaned.insert(resource, Orphan { since: now, pre_start: options.pre_start_required });
+            book.orphaned.insert(resource, now);
             now
         };
         self.publish();
@@ -288,7 +301,7 @@ impl Devices {
     fn forget(&self, resource: &Arc<str>, since: Instant) -> bool {
         {
             let mut book = self.book();
-            if book.orphaned.get(resource).map(|it| it.since) != Some(since) {
+            if book.orphaned.get(resource) != Some(&since) {
                 return false;
             }
             book.orphaned.remove(resource);

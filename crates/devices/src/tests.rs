@@ -10,6 +10,7 @@ use mainstay_proto::deviceplugin::{
     device_plugin_server::{DevicePlugin, DevicePluginServer},
     registration_client::RegistrationClient,
 };
+use mainstay_types::Unknown;
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -39,6 +40,12 @@ struct Fake {
     has_three: bool,
     /// It cannot say what it has.
     lists_nothing: bool,
+    /// It wants to be asked before each start of a container.
+    wants_pre_start: bool,
+    /// How often it was.
+    prepared: Arc<std::sync::atomic::AtomicUsize>,
+    /// To this call it answers with this.
+    garbles: Option<(&'static str, &'static str)>,
     /// How often it was called.
     called: Arc<std::sync::atomic::AtomicUsize>,
 }
@@ -61,7 +68,8 @@ impl DevicePlugin for Fake {
         if self.has_no_options {
             return Err(Status::internal("no idea"));
         }
-        Ok(Response::new(DevicePluginOptions::default()))
+        let pre_start_required = self.wants_pre_start;
+        Ok(Response::new(DevicePluginOptions { pre_start_required, ..DevicePluginOptions::default() }))
     }
 
     type ListAndWatchStream = Lists;
@@ -105,7 +113,11 @@ impl DevicePlugin for Fake {
         &self,
         _: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        if !self.wants_pre_start {
+            return Err(Status::unimplemented("not asked for"));
+        }
+        self.prepared.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
@@ -156,6 +168,10 @@ impl World {
     }
 
     async fn plug_at(&self, name: &str, fake: Fake) -> Result<TaskGroup, Status> {
+        self.plug_for(RESOURCE, name, fake).await
+    }
+
+    async fn plug_for(&self, resource: &str, name: &str, fake: Fake) -> Result<TaskGroup, Status> {
         let socket = self.directory.join(name);
         std::fs::remove_file(&socket).ok();
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
@@ -163,13 +179,26 @@ impl World {
         let calls = group.clone();
         own.spawn("accept", async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let service = TowerToHyperService::new(DevicePluginServer::new(fake.clone()));
-                let connection =
-                    http2::Builder::new(Calls(calls.clone())).serve_connection(TokioIo::new(stream), service);
+                let (server, garbles) = (DevicePluginServer::new(fake.clone()), fake.garbles);
+                let service = tower::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                    let mut server = server.clone();
+                    async move {
+                        match garbles {
+                            Some((call, text)) if request.uri().path().ends_with(call) => {
+                                let answer =
+                                    hyper::Response::builder().header("content-type", "application/grpc");
+                                Ok(answer.body(tonic::body::Body::new(text.to_owned())).unwrap())
+                            }
+                            _ => tower::Service::call(&mut server, request).await,
+                        }
+                    }
+                });
+                let connection = http2::Builder::new(Calls(calls.clone()))
+                    .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
                 calls.spawn("connection", async move { drop(connection.await) });
             }
         });
-        self.register("v1beta1", name, RESOURCE).await?;
+        self.register("v1beta1", name, resource).await?;
         Ok(group)
     }
 
@@ -196,6 +225,16 @@ impl World {
         let waited = tokio::time::timeout(SOON, amounts.wait_for(|all| shown(all) == wanted)).await;
         let found = waited.map(drop);
         assert!(found.is_ok(), "{:?}", self.devices.inner.amounts.borrow());
+    }
+
+    /// Waits until so many plugins are left.
+    async fn plugins(&self, count: usize) {
+        let left = async {
+            while self.devices.book().plugins.len() != count {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(SOON, left).await.unwrap();
     }
 
     async fn end(self) {
@@ -237,12 +276,7 @@ async fn d6_one_that_lists_nothing_is_not_called_again() {
     let fake = Fake { lists_nothing: true, ..Fake::default() };
     let _plugin = world.plug(fake.clone()).await.unwrap();
     world.has(0, 0).await;
-    let gone = async {
-        while !world.devices.book().plugins.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(SOON, gone).await.unwrap();
+    world.plugins(0).await;
     let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
     assert_eq!(error, "cannot allocate unregistered device example.com/dev");
     assert_eq!(fake.called.load(std::sync::atomic::Ordering::Relaxed), 2);
@@ -295,6 +329,99 @@ async fn one_that_goes_is_remembered_for_a_while() {
     );
     world.devices.release(&PodUid::from("p"));
     world.devices.admit(&pod("q", 2)).await.unwrap();
+    world.end().await;
+}
+
+/// D29: what a plugin does before each start nobody else can do, however long it has been away, also over a restart of mainstay.
+#[tokio::test]
+async fn d29_nothing_is_started_before_its_plugin_has_made_it_ready() {
+    let root = tempfile::tempdir().unwrap();
+    let patience =
+        Patience { absence: Duration::from_millis(300), dial: Duration::from_secs(2), ..Patience::default() };
+    let prepared = |fake: &Fake| fake.prepared.load(std::sync::atomic::Ordering::Relaxed);
+    let is_refused = async |world: &World, when: &str| {
+        let refused = world.devices.prepare("p", "c").await.unwrap_err();
+        assert!(matches!(&refused, PrepareError::Away(it) if &**it == RESOURCE), "{when}: {refused}");
+    };
+    let is_given_up = async |world: &World| {
+        while world.devices.book().ledger.standing(RESOURCE) != Some(Standing::Gone) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let fake = Fake { wants_pre_start: true, ..Fake::default() };
+    let first = world(root.path(), patience);
+    let plugin = first.plug(fake.clone()).await.unwrap();
+    first.has(2, 2).await;
+    first.devices.admit(&pod("p", 1)).await.unwrap();
+    first.devices.prepare("p", "c").await.unwrap();
+    assert_eq!(prepared(&fake), 1);
+    plugin.drain(Duration::ZERO).await;
+    first.plugins(0).await;
+    is_refused(&first, "it has just gone").await;
+    tokio::time::timeout(SOON, is_given_up(&first)).await.unwrap();
+    is_refused(&first, "it is waited for no longer").await;
+    first.end().await;
+
+    let second = world(root.path(), patience);
+    is_refused(&second, "it is not back after a restart").await;
+    tokio::time::timeout(SOON, is_given_up(&second)).await.unwrap();
+    is_refused(&second, "it does not come back").await;
+    let plugin = second.plug(fake.clone()).await.unwrap();
+    second.has(2, 2).await;
+    second.devices.prepare("p", "c").await.unwrap();
+    assert_eq!(prepared(&fake), 2);
+    // Who comes after it may not want to be asked.
+    plugin.drain(Duration::ZERO).await;
+    second.plugins(0).await;
+    let plugin = second.plug(Fake::default()).await.unwrap();
+    second.has(2, 2).await;
+    plugin.drain(Duration::ZERO).await;
+    second.plugins(0).await;
+    second.devices.prepare("p", "c").await.unwrap();
+    second.end().await;
+}
+
+/// What is no message of the protocol is an error that says so: the plugin's own, or the pod's that asked it.
+#[tokio::test]
+async fn a_plugin_that_talks_nonsense_costs_nobody_else() {
+    const OTHER: &str = "example.com/other";
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let _other = world.plug_for(OTHER, "other.sock", Fake::default()).await.unwrap();
+    let garbles = |call, text| Fake { garbles: Some((call, text)), ..Fake::default() };
+    let error = "rpc error: code = ";
+    // A field of no type; less than it says; no frame at all; nothing.
+    for (text, why) in [
+        ("\0\0\0\0\x01\x0f", "failed to decode Protobuf message"),
+        ("\0\0\0\0\x05", "missing grpc-status trailer"),
+        ("<html>", "invalid compression flag"),
+        ("", "missing grpc-status trailer"),
+    ] {
+        let refused = world.plug(garbles("/GetDevicePluginOptions", text)).await.unwrap_err();
+        let said = refused.message();
+        assert!(said.starts_with(&format!("failed to get device plugin options: {error}")), "{said}");
+        assert!(said.contains(why), "{said}");
+
+        let _plugin = world.plug(garbles("/ListAndWatch", text)).await.unwrap();
+        world.plugins(1).await;
+        let socket = world.directory.join("fake.sock");
+        let again = Plugin::connect(RESOURCE, "fake.sock", socket, SOON).await.unwrap();
+        let said = tokio::time::timeout(SOON, plugin::listen(&world.devices, again)).await.unwrap();
+        assert!(said.starts_with(error) && said.contains(why), "{said}");
+
+        let plugin = world.plug(garbles("/Allocate", text)).await.unwrap();
+        world.has(2, 2).await;
+        let said = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
+        assert!(said.starts_with(error) && said.contains(why), "{said}");
+        assert!(world.devices.is_due(&pod("p", 1)), "it holds nothing");
+        plugin.drain(Duration::ZERO).await;
+        world.plugins(1).await;
+
+        let mut asks = asks(&pod("q", 1));
+        asks[0].resource = OTHER.into();
+        let given = world.devices.give_all(asks, None).await.unwrap();
+        world.devices.take_back(&given);
+    }
     world.end().await;
 }
 
@@ -379,7 +506,9 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
         assert!(second.devices.is_lost() && !second.devices.is_due(&pod("p", 1)), "it has what it had");
         let (runs, names) = (pod("p", 1), ["c".to_owned()]);
         let running = [(&runs, names.as_slice())];
+        assert!(second.assignments.borrow().unknown.devices);
         assert_eq!(second.devices.rebuild(running), 0, "nothing is unknown");
+        assert_eq!(second.assignments.borrow().unknown, Unknown::default());
         let _plugin = second.plug(Fake::default()).await.unwrap();
         second.has(2, 2).await;
         second.devices.admit(&pod("q", 1)).await.unwrap();
@@ -397,11 +526,16 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
     assert!(third.devices.is_lost());
     let (runs, names) = (pod("p", 1), ["c".to_owned()]);
     let running = [(&runs, names.as_slice())];
+    assert!(third.assignments.borrow().unknown.devices);
     assert_eq!(third.devices.rebuild(running), 1);
+    let unnamed = vec![UnnamedDevices { pod: "p".into(), container: "c".into(), resource: RESOURCE.into() }];
+    let unknown = Unknown { unnamed, ..Unknown::default() };
+    assert_eq!(third.assignments.borrow().unknown, unknown);
     third.end().await;
     // Also after another restart, of which the files say nothing is wrong.
     let fourth = world(root.path(), Patience::default());
     assert!(fourth.problem.is_none() && !fourth.devices.is_lost());
+    assert_eq!(fourth.assignments.borrow().unknown, unknown);
     let _plugin = fourth.plug(Fake::default()).await.unwrap();
     // Nobody can be given any, and nobody is told otherwise.
     fourth.has(0, 2).await;
@@ -415,6 +549,7 @@ async fn a_device_in_use_is_not_given_away_when_the_file_is_lost() {
     fourth.devices.note_running(&PodUid::from("p"), |_| false);
     fourth.has(2, 2).await;
     assert!(fourth.devices.unsure_pods().is_empty());
+    assert_eq!(fourth.assignments.borrow().unknown, Unknown::default());
     assert!(fourth.devices.is_due(&pod("p", 1)));
     fourth.devices.admit(&pod("p", 1)).await.unwrap();
     fourth.devices.admit(&pod("q", 1)).await.unwrap();
@@ -546,12 +681,7 @@ async fn the_plugin_that_stays_is_heard() {
     let again = world.plug_at("again.sock", Fake { has_three: true, ..Fake::default() }).await.unwrap();
     world.has(3, 3).await;
     older.drain(Duration::ZERO).await;
-    let gone = async {
-        while world.devices.book().plugins.len() > 1 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(SOON, gone).await.unwrap();
+    world.plugins(1).await;
     world.has(3, 3).await;
     again.drain(Duration::ZERO).await;
     world.has(0, 3).await;

@@ -154,7 +154,7 @@ fn a_pod_is_given_what_it_asks_for() {
 /// D8, D23 and D33.
 #[test]
 fn a_plugin_is_asked_what_goes_together_and_before_each_start() {
-    let world = World::start(Flavor::Debian16).unwrap();
+    let mut world = World::start(Flavor::Debian16).unwrap();
     let mut plugin = DevicePlugin::new(program(), &world.node, RESOURCE, &devices(&["a", "b", "c"])).unwrap();
     plugin.put("options", "preferred prestart").unwrap();
     plugin.start().unwrap();
@@ -168,6 +168,20 @@ fn a_plugin_is_asked_what_goes_together_and_before_each_start() {
     sees(&world, &again, "b,c");
     let expected = ["preferred 2 of a,b,c", "allocate b,c", "prestart b,c", "prestart b,c"];
     assert_eq!(work(&plugin), expected);
+
+    // D29: while it is away, also after a restart of mainstay, nothing is started that it has not made ready.
+    world.node.kill9();
+    plugin.kill();
+    end(&world, &again);
+    world.node.start_again().unwrap();
+    let waits = world.wait("pod", "its wait", |pod| pod.waits("c") == "CreateContainerConfigError").unwrap();
+    let message = format!("the device plugin of {RESOURCE} has gone, and has to be asked");
+    assert!(waits.waiting_message("c").contains(&message), "{}", waits.waiting_message("c"));
+    assert_eq!(work(&plugin).len(), expected.len());
+    plugin.start().unwrap();
+    let third = world.wait("pod", "its start", |pod| pod.restarts("c") == 2 && pod.runs("c")).unwrap();
+    sees(&world, &third, "b,c");
+    assert_eq!(work(&plugin).last().map(String::as_str), Some("prestart b,c"));
 }
 
 /// D5, D8 and D11.
@@ -476,6 +490,23 @@ fn the_status_tells_how_devices_are() {
     devices_are(&world, "pod", &[("a", "Unknown"), ("b", "Unknown")]);
     plugin.start().unwrap();
     devices_are(&world, "pod", &[("a", "Healthy"), ("b", "Unhealthy")]);
+}
+
+/// With its gate off the status says nothing of devices, and everybody else does.
+#[test]
+fn the_status_tells_nothing_of_devices_without_its_gate() {
+    let gates = "{featureGates: {ResourceHealthStatus: false, ResourceHealthStatusMessage: false}}";
+    let world = World::with_config(Flavor::Debian16, gates).unwrap();
+    let plugin = plugin(&world, &["a"]);
+    node_has(&world, "1", "1");
+    world.put("pod", wants(1)).unwrap();
+    let pod = world.running("pod").unwrap();
+    holds(&world, "pod", &["a"]);
+    plugin.have(&devices(&["-a"])).unwrap();
+    node_has(&world, "0", "1");
+    for seen in [pod, world.running("pod").unwrap()] {
+        assert_eq!(seen.container("c")["allocatedResourcesStatus"], Value::Null);
+    }
 }
 
 #[test]

@@ -115,14 +115,19 @@ fn a_container_has_cpus_to_itself() {
     for flavor in Flavor::ALL {
         let mut world = World::with_config(flavor, &fixed("")).unwrap();
         let all = format!("0-{}", last_cpu());
-        for (name, zero) in [
-            ("kubelet_cpu_manager_pinning_requests_total", "0"),
-            ("kubelet_cpu_manager_pinning_errors_total", "0"),
-            ("kubelet_topology_manager_admission_requests_total", "0"),
-            ("kubelet_cpu_manager_exclusive_cpu_allocation_count", "0"),
-        ] {
-            assert_eq!(metric(&world, name), zero, "T8 {name}");
-        }
+        let counts_nothing = |world: &World, when: &str| {
+            for name in [
+                "kubelet_cpu_manager_pinning_requests_total",
+                "kubelet_cpu_manager_pinning_errors_total",
+                "kubelet_topology_manager_admission_requests_total",
+                "kubelet_topology_manager_admission_errors_total",
+                r#"kubelet_container_aligned_compute_resources_count{boundary="physical_cpu",scope="container"}"#,
+            ] {
+                assert_eq!(metric(world, name), "0", "T8 {when}: {name}");
+            }
+        };
+        counts_nothing(&world, "at the first start");
+        assert_eq!(metric(&world, "kubelet_cpu_manager_exclusive_cpu_allocation_count"), "0", "T8");
         world.put("shared", simple()).unwrap();
         let shared = world.running("shared").unwrap();
         runs_on(&world, "besteffort", &shared, &all);
@@ -170,6 +175,9 @@ fn a_container_has_cpus_to_itself() {
         world.node.start_again().unwrap();
         let after = world.running("own").unwrap();
         assert_eq!(after.id("c"), again.id("c"));
+        // What is held is held still; what is counted begins anew, and is there.
+        counts_nothing(&world, "after a restart");
+        assert_eq!(metric(&world, "kubelet_cpu_manager_exclusive_cpu_allocation_count"), "1", "T8");
         holds(&world, "own", "cpu_ids", &json!(["0"]));
         runs_on(&world, "", &after, "0");
         runs_on(&world, "besteffort", &shared, &all_but(0));
@@ -333,6 +341,21 @@ fn a_pod_says_that_it_waits_until_it_is_known_who_holds_what() {
     assert!(waits.waiting_message("c").contains("was lost"), "{}", waits.waiting_message("c"));
     assert!(world.sandboxes_of(waits.uid()).unwrap().is_empty(), "nothing is made of it");
     world.running("shared").unwrap();
+    // Nobody is told meanwhile that all CPUs are free: what may be given out is known, who has it is not.
+    let allocatable = ask(&world.node, &["allocatable"]).unwrap();
+    assert_eq!(allocatable["cpu_ids"].as_array().map(Vec::len), usize::try_from(last_cpu()).ok());
+    let name = world.full_name("shared");
+    for words in [
+        &["resources"][..],
+        &["resources-v1alpha1"],
+        &["get-resources", "default", &name],
+        &["watch-resources", "--count", "1"],
+    ] {
+        let said = ask(&world.node, words).unwrap();
+        assert_eq!(said["code"], "FAILED_PRECONDITION", "{words:?}: {said}");
+        let message = said["message"].as_str().unwrap();
+        assert!(message.starts_with("who holds CPUs is not known: the file that said so was lost"), "{said}");
+    }
     // What it made goes with it, before the runtime does.
     drop(before);
 }

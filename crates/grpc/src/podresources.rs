@@ -9,7 +9,7 @@ use mainstay_snapshot::SnapshotReader;
 use mainstay_task::Shutdown;
 use mainstay_types::{
     Assignments, ContainerAssignment, ContainerKind, HeldDevice, MemoryBlock, NodeSnapshot, PodExt, PodStage,
-    PodView,
+    PodUid, PodView, Unknown, UnnamedDevices,
 };
 use tokio::sync::watch;
 
@@ -58,13 +58,21 @@ impl PodResources {
         })
     }
 
+    /// Who holds what, if all holders are known.
+    fn holders(&self) -> Result<Arc<Assignments>, Status> {
+        let assignments = self.assignments.borrow().clone();
+        known(&assignments.unknown, None)?;
+        Ok(assignments)
+    }
+
     pub(crate) fn list(&self) -> Result<Answer, Status> {
-        let (snapshot, assignments) = (self.snapshot()?, self.assignments.borrow().clone());
+        let (snapshot, assignments) = (self.snapshot()?, self.holders()?);
         Ok(Answer::One(self.newest(&snapshot, &assignments)))
     }
 
     pub(crate) fn watch(&self, shutdown: &Shutdown) -> Result<Answer, Status> {
         self.snapshot()?;
+        self.holders()?;
         Ok(Answer::Many(cache::watch(self.clone(), shutdown)))
     }
 
@@ -80,10 +88,13 @@ impl PodResources {
         let Some(view) = found.first() else {
             return Err(Status::new(Code::Unknown, format!("pod {name} in namespace {namespace} not found")));
         };
-        let pod_resources = Some(resources(view, &self.assignments.borrow()));
+        let assignments = self.assignments.borrow().clone();
+        known(&assignments.unknown, Some(&view.uid))?;
+        let pod_resources = Some(resources(view, &assignments));
         Ok(Answer::One(framed(&v1::GetPodResourcesResponse { pod_resources })))
     }
 
+    /// Does not depend on who holds what.
     pub(crate) fn allocatable(&self) -> Result<Answer, Status> {
         if !self.switches.get_allocatable {
             return Err(Status::new(Code::Unknown, "PodResources API GetAllocatableResources disabled"));
@@ -100,7 +111,7 @@ impl PodResources {
 
     /// Every pod that is known, also a finished one.
     pub(crate) fn list_alpha(&self) -> Result<Answer, Status> {
-        let (snapshot, assignments) = (self.snapshot()?, self.assignments.borrow().clone());
+        let (snapshot, assignments) = (self.snapshot()?, self.holders()?);
         let pod_resources = snapshot.pods.iter().map(|view| resources_alpha(view, &assignments)).collect();
         Ok(Answer::One(framed(&v1alpha1::ListPodResourcesResponse { pod_resources })))
     }
@@ -110,6 +121,7 @@ impl Newest for PodResources {
     fn now(&mut self) -> Result<Bytes, Status> {
         let snapshot = ready::whole(self.snapshots.borrow_and_update().as_ref())?;
         let assignments = self.assignments.borrow_and_update().clone();
+        known(&assignments.unknown, None)?;
         Ok(self.newest(&snapshot, &assignments))
     }
 
@@ -120,6 +132,31 @@ impl Newest for PodResources {
             Ok(()) = self.assignments.changed() => Ok(()),
         }
     }
+}
+
+/// Whether it is known who holds what; of one pod, what that one holds. What is left out would be taken for free.
+fn known(unknown: &Unknown, pod: Option<&PodUid>) -> Result<(), Status> {
+    let parts = [(unknown.cpus, "CPUs"), (unknown.memory, "memory"), (unknown.devices, "devices")];
+    let lost: Vec<_> = parts.into_iter().filter(|(lost, _)| *lost).map(|(_, what)| what).collect();
+    if !lost.is_empty() {
+        let what = lost.join(" and ");
+        return Err(Status::new(
+            Code::FailedPrecondition,
+            format!(
+                "who holds {what} is not known: the file that said so was lost, and it waits to be looked up from the containers that run"
+            ),
+        ));
+    }
+    let Some(first) = unknown.unnamed.iter().find(|it| pod.is_none_or(|pod| it.pod == *pod)) else {
+        return Ok(());
+    };
+    let UnnamedDevices { pod, container, resource } = first;
+    Err(Status::new(
+        Code::FailedPrecondition,
+        format!(
+            "container {container} of pod {pod} holds devices of {resource}, and the file that said which was lost; it is waited for its end"
+        ),
+    ))
 }
 
 /// Pending, running, or still stopping; not one that is over or was never let in. One that has run to its end is not there again while it is

@@ -24,6 +24,7 @@ use mainstay_task::TaskGroup;
 use mainstay_types::{
     Allocatable, Assignments, AwaitedSource, ContainerAssignment, Counters, DesiredState, FullName,
     HeldDevice, MemoryBlock, NodeSnapshot, ObservedState, PodAssignment, PodSource, PodStage, PodView,
+    Unknown, UnnamedDevices,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -480,6 +481,49 @@ async fn resources_of_active_pods() {
     let all = old.list(podresources_v1alpha1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     assert_eq!(all.pod_resources.len(), rows.len());
     assert!(all.pod_resources.iter().all(|pod| pod.containers.len() == 1 && pod.containers[0].name == "c"));
+}
+
+/// Whoever reckons what is free by what is told as held must not be told less than is held.
+#[tokio::test]
+async fn nothing_is_told_of_holders_before_all_are_known() {
+    let world = World::start(|_| {});
+    world.publish(&[view("a", &json!({})), view("b", &json!({}))]);
+    let mut client = world.resources().await;
+    let channel = world.channel("pod-resources/kubelet.sock").await;
+    let mut watcher = PodResourcesWatcherClient::new(channel.clone());
+    let mut old = podresources_v1alpha1::pod_resources_lister_client::PodResourcesListerClient::new(channel);
+    let mut watch = watcher.watch(WatchPodResourcesRequest {}).await.unwrap().into_inner();
+    timeout(SOON, watch.message()).await.unwrap().unwrap().unwrap();
+    let lost = Unknown { cpus: true, devices: true, ..Unknown::default() };
+    let lost_text = "who holds CPUs and devices is not known: the file that said so was lost, and it waits to be looked up from the containers that run";
+    let unnamed = UnnamedDevices { pod: "uid-a".into(), container: "c".into(), resource: "a.com/x".into() };
+    let unnamed = Unknown { unnamed: vec![unnamed], ..Unknown::default() };
+    let unnamed_text = "container c of pod uid-a holds devices of a.com/x, and the file that said which was lost; it is waited for its end";
+    let get = |name: &str| GetPodResourcesRequest {
+        pod_name: name.to_owned(),
+        pod_namespace: "default".to_owned(),
+    };
+    for (unknown, text) in [(lost, lost_text), (unnamed, unnamed_text)] {
+        world.assignments.send_replace(Arc::new(Assignments { unknown, ..Assignments::default() }));
+        let answers = [
+            client.list(ListPodResourcesRequest {}).await.map(drop),
+            client.get(get("a")).await.map(drop),
+            old.list(podresources_v1alpha1::ListPodResourcesRequest {}).await.map(drop),
+            watcher.watch(WatchPodResourcesRequest {}).await.map(drop),
+        ];
+        for status in answers.map(Result::unwrap_err) {
+            assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, text));
+        }
+        // What there is to be held does not depend on who holds it.
+        client.get_allocatable_resources(AllocatableResourcesRequest {}).await.unwrap();
+    }
+    let status = timeout(SOON, watch.message()).await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "what goes on is ended");
+    // What another one holds is known.
+    client.get(get("b")).await.unwrap();
+    world.assignments.send_replace(Arc::default());
+    assert_eq!(client.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.len(), 2);
+    client.get(get("a")).await.unwrap();
 }
 
 #[tokio::test]

@@ -228,3 +228,49 @@ async fn silence_and_noise_hold_up_nobody() {
     plugin.hears("true").await;
     world.tasks.drain(Duration::ZERO).await;
 }
+
+/// What is no message of the protocol is a reason not to take that plugin, and is no other's trouble.
+#[tokio::test]
+async fn what_cannot_be_read_is_told_of_as_such() {
+    let world = World::new();
+    // A field of no type; less than it says; no frame at all; nothing.
+    for (at, (text, why)) in [
+        ("\0\0\0\0\x01\x0f", "failed to decode Protobuf message"),
+        ("\0\0\0\0\x05", "missing grpc-status trailer"),
+        ("<html>", "invalid compression flag"),
+        ("", "missing grpc-status trailer"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let socket = world.socket(&format!("garbles{at}.sock"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let group = world.tasks.clone();
+        world.tasks.spawn("plugin", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = hyper::service::service_fn(move |_| async move {
+                    let answer = hyper::Response::builder().header("content-type", "application/grpc");
+                    answer.body(text.to_owned())
+                });
+                let connection =
+                    http2::Builder::new(Calls(group.clone())).serve_connection(TokioIo::new(stream), service);
+                group.spawn("connection", async move {
+                    connection.await.ok();
+                });
+            }
+        });
+        let handlers: Handlers = [("Test", Arc::clone(&world.taker) as Arc<dyn Handler>)].into();
+        let refused = call::register(socket.clone(), &handlers).await.unwrap_err();
+        let expected = format!(
+            "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {}, err: ",
+            socket.display()
+        );
+        assert!(refused.starts_with(&expected) && refused.contains(why), "{refused}");
+    }
+    world.start();
+    let plugin = Plugin::new("Test", "good");
+    let _plugin = plugin.serve(&world.socket("good.sock"));
+    world.taker.is_asked(&["+good"]).await;
+    plugin.hears("true").await;
+    world.tasks.drain(Duration::ZERO).await;
+}

@@ -135,6 +135,8 @@ struct Inner {
     changes: watch::Sender<u64>,
     /// The book is whole: nothing is to be rebuilt any more.
     whole: watch::Sender<bool>,
+    /// Until then it is not known who holds CPUs, or memory: the file that said so was lost.
+    lost: (bool, bool),
     /// How long a pod waits for that.
     patience: Duration,
 }
@@ -176,6 +178,8 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
     let mut problems = Vec::new();
     let cpu_file = TextFile::new(config.root.join("cpu_manager_state"), MAX_BYTES, &LANE);
     let memory_file = TextFile::new(config.root.join("memory_manager_state"), MAX_BYTES, &LANE);
+    // Of which the file was lost.
+    let mut lost = (false, false);
     let cpus = match &config.cpus {
         None => None,
         Some(settings) => {
@@ -196,6 +200,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
             if !wrong.is_empty() {
                 problems.push(cpu_file.set_aside(&wrong.join("; "), LOOKED_UP));
             }
+            lost.0 = !problems.is_empty();
             Some(cpus)
         }
     };
@@ -203,12 +208,14 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
         None => None,
         Some(reserved) => {
             let machine = memory_machine(&found, reserved)?;
+            let before = problems.len();
             let kept = read(&memory_file, MemoryState::from_text, config.recorded, &mut problems);
             let kept = kept.unwrap_or_default();
             let (memory, wrong) = MemoryStatic::restore(machine, &kept.entries, &kept.pods);
             if !wrong.is_empty() {
                 problems.push(memory_file.set_aside(&wrong.join("; "), LOOKED_UP));
             }
+            lost.1 = problems.len() > before;
             Some(memory)
         }
     };
@@ -236,6 +243,7 @@ pub fn start(config: ResourcesConfig, tasks: &TaskGroup) -> Result<(Resources, V
             telling: Mutex::default(),
             changes: watch::channel(0).0,
             whole: watch::channel(problems.is_empty() && !lost_devices).0,
+            lost,
             patience: config.patience,
         }),
     };
@@ -714,11 +722,15 @@ impl Resources {
     /// Tells what has changed.
     fn publish(&self) {
         let _turn = self.inner.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the book is looked at: what is told as whole must be so.
+        let is_lost = self.is_lost();
         let told = self.book().told();
         self.inner.assignments.send_if_modified(|now| {
             let mut next = Assignments::clone(now);
             next.set_cpus(told.cpus, told.held_cpus, told.pod_cpus);
             next.set_memory(told.memory, told.held_memory, told.pod_memory);
+            next.unknown.cpus = is_lost && self.inner.lost.0;
+            next.unknown.memory = is_lost && self.inner.lost.1;
             if *next.placement != told.placement {
                 next.placement = Arc::new(told.placement);
             }

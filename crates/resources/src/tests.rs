@@ -223,6 +223,11 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
         "{:?}",
         world.problems
     );
+    let unknown = |world: &World| {
+        let unknown = world.assignments.borrow().unknown.clone();
+        (unknown.cpus, unknown.memory)
+    };
+    assert_eq!(unknown(&world), (true, false));
     let two = pod("two", &[("c", 4)]);
     let waits = tokio::time::timeout(Duration::from_millis(50), world.resources.admit(&two)).await;
     assert!(waits.is_err(), "who holds what is not known yet");
@@ -241,6 +246,7 @@ async fn a_lost_file_is_rebuilt_before_anybody_is_let_in() {
     ];
     assert_eq!(world.resources.rebuild(&claims, &[]), 1);
     assert_eq!(world.cpus("one", "c"), held);
+    assert_eq!(unknown(&world), (false, false));
     world.admit(&two).await.unwrap();
     world.resources.release(&PodUid::from("two"));
     world.tasks.drain(Duration::from_secs(5)).await;
@@ -270,6 +276,8 @@ async fn a_file_that_is_gone_is_rebuilt_and_waited_for_within_a_bound() {
         .map(|(name, said)| said.contains(&format!("{name} is gone; what containers that run have")))
         .collect();
     assert_eq!(said, [true, true], "{:?}", world.problems);
+    let unknown = world.assignments.borrow().unknown.clone();
+    assert!(unknown.cpus && unknown.memory && !unknown.devices);
     let (reason, message) = world.admit(&pod("two", &[("c", 4)])).await.unwrap_err();
     assert_eq!(reason, "UnexpectedAdmissionError");
     assert!(message.contains("the file that said so was lost"), "{message}");

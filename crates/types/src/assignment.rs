@@ -18,6 +18,32 @@ pub struct Assignments {
     pub pods: HashMap<PodUid, Arc<PodAssignment>>,
     /// How the machine's CPUs and memory lie, and what of them nobody may have or all share.
     pub placement: Arc<Placement>,
+    /// What of it is not known: what is missing among `pods` may be held all the same.
+    pub unknown: Unknown,
+}
+
+/// What is not known of who holds what. Nothing, but after a file that said so was lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unknown {
+    /// Who holds CPUs has yet to be looked up from what runs.
+    pub cpus: bool,
+    /// Who holds memory has.
+    pub memory: bool,
+    /// Who may hold devices has.
+    pub devices: bool,
+    /// Containers that hold devices which nobody can name until they have ended.
+    pub unnamed: Vec<UnnamedDevices>,
+}
+
+/// Devices that a container holds, and nobody knows which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnnamedDevices {
+    /// The container's pod.
+    pub pod: PodUid,
+    /// Its name.
+    pub container: Box<str>,
+    /// What they are of.
+    pub resource: Arc<str>,
 }
 
 /// Where one CPU is.

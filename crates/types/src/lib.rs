@@ -37,7 +37,7 @@ pub use address::in_node_order;
 pub use api::{ApiPod, ApiPods, RemoteStatus};
 pub use assignment::{
     Allocatable, Assignments, ContainerAssignment, CpuPlace, DeviceHealth, ExtendedAmount, ExtendedResources,
-    HeldDevice, MemoryAmounts, MemoryBlock, Placement, PodAssignment,
+    HeldDevice, MemoryAmounts, MemoryBlock, Placement, PodAssignment, Unknown, UnnamedDevices,
 };
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{

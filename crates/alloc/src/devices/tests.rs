@@ -240,6 +240,21 @@ fn d25_near_devices_come_first() {
     assert_eq!(taken, ["d3", "d4", "d5", "d0"]);
 }
 
+/// Where hints and choices agree, and upstream's do not: one that belongs to no node is as near as any, so it comes before those of other nodes.
+#[test]
+fn a_device_of_no_node_comes_before_one_of_another() {
+    let (mut ledger, resource) = two_nodes();
+    let mut devices = ledger.devices(&resource).unwrap().clone();
+    devices.insert("x".into(), Device { healthy: true, nodes: vec![] });
+    ledger.list(&resource, devices);
+    let ask = ask_for(&resource, "p", 4);
+    let near: NodeMask = [1].into_iter().collect();
+    let hints = ledger.hints(&ask, [0, 1].into_iter().collect()).unwrap();
+    assert!(hints.iter().any(|hint| hint.nodes == Some(near) && hint.preferred), "{hints:?}");
+    let taken = ledger.take(&ask, &["d0".to_owned()], Some(near)).unwrap();
+    assert_eq!(taken.iter().map(|id| &**id).collect::<Vec<_>>(), ["d3", "d4", "d5", "x"]);
+}
+
 #[test]
 fn from_where_devices_could_be_had() {
     let (mut ledger, resource) = two_nodes();
