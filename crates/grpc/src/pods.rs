@@ -36,8 +36,8 @@ const QUEUE: usize = 100;
 const PIECE: usize = 16 << 10;
 /// What an event may have beside its pod.
 const MOST_OF_HEAD: usize = 16;
-/// Masks for which a pod's bytes are kept.
-const KEPT_MASKS: usize = 8;
+/// Masks for which a pod's bytes are kept: as many as four callers may use. What a mask lets through is small.
+const KEPT_MASKS: usize = 32;
 /// How long encoded pods are kept after somebody asked, if nobody watches.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -303,8 +303,11 @@ impl Entry {
             return self.whole.get_or_init(|| self.encode(None)).clone();
         };
         let mut kept = self.masked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, bytes)) = kept.iter().find(|(of, _)| of == mask) {
-            return bytes.clone();
+        if let Some(at) = kept.iter().position(|(of, _)| of == mask) {
+            // The one that was not asked for longest goes first.
+            let found = kept.remove(at);
+            kept.extend(found);
+            return kept.back().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
         }
         let bytes = self.encode(Some(mask));
         if kept.len() == KEPT_MASKS {
