@@ -29,8 +29,9 @@ pub(crate) struct Directories {
     memory: Option<Directory>,
     disks: Option<Directory>,
     pids: Option<Directory>,
-    /// Which of [`IO_FILES`] this kernel has. A machine without any disk under a cgroup has none with lines.
-    io_files: Option<(&'static str, &'static str)>,
+    /// Those of [`IO_FILES`] that this kernel has, the one that had lines last first: which one has some depends on the disk's scheduler and on
+    /// whether somebody has a limit, and may change. A machine without any disk under a cgroup has none with lines.
+    io_files: Vec<(&'static str, &'static str)>,
 }
 
 impl Directories {
@@ -41,9 +42,10 @@ impl Directories {
         let account = open("cpuacct").ok_or(ReadError::Gone)?;
         let disks = open("blkio");
         let mut scratch = Vec::new();
-        let io_files = disks.as_ref().and_then(|disks| {
-            IO_FILES.into_iter().find(|(bytes, _)| disks.read(bytes, &mut scratch).is_ok())
-        });
+        let is_there = |(bytes, _): &(&'static str, &'static str)| {
+            disks.as_ref().is_some_and(|disks| disks.read(bytes, &mut scratch).is_ok())
+        };
+        let io_files = IO_FILES.into_iter().filter(is_there).collect();
         Ok(Self { account, cpu: open("cpu"), memory: open("memory"), disks, pids: open("pids"), io_files })
     }
 
@@ -87,8 +89,15 @@ impl Directories {
         if let Some(memory) = &self.memory {
             sample.memory = read_memory(memory, buffer)?;
         }
-        if let Some((disks, files)) = self.disks.as_ref().zip(self.io_files) {
-            sample.io = read_disks(disks, files, buffer)?;
+        if let Some(disks) = &self.disks {
+            for at in 0..self.io_files.len() {
+                let Some(files) = self.io_files.get(at) else { break };
+                sample.io = read_disks(disks, *files, buffer)?;
+                if !sample.io.is_empty() {
+                    self.io_files.swap(0, at);
+                    break;
+                }
+            }
         }
         if let Some(pids) = &self.pids {
             sample.pids.current = pids.number("pids.current", buffer)?.unwrap_or_default();
