@@ -375,6 +375,16 @@ fn a_lost_file_of_devices_is_rebuilt() {
     // Nor is anybody told that there were any: the scheduler would send one pod after the other.
     node_has(&world, "0", "3");
     was_set_aside(&world, "devices.json");
+    // Nor that nobody holds any; what there is to be held is known.
+    wait_until(SOON, "whom PodResources waits for", || {
+        let said = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+        assert_eq!(said["code"], "FAILED_PRECONDITION", "{said}");
+        let names = said["message"].as_str().is_some_and(|it| it.starts_with("container c of pod "));
+        if names { Ok(()) } else { Err(said.to_string()) }
+    })
+    .unwrap();
+    let allocatable = ask(&world.node, &["allocatable"]).unwrap();
+    assert_eq!(allocatable["devices"].as_array().map(Vec::len), Some(3), "{allocatable}");
     world.put("four", wants(1)).unwrap();
     let refused = world
         .wait("four", "its refusal", |pod| {
