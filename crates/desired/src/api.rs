@@ -14,11 +14,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use mainstay_apiserver::{Change, Client, Listing, Reflected, Unreadable, reflect};
 use mainstay_checkpoint::{Deferred, Durability, SealKey, Store, WriteError};
-use mainstay_lifecycle::{is_own_condition, status_digest};
+use mainstay_lifecycle::{is_own_condition, node_digest, status_digest};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    ApiPod, ApiPods, DesiredPod, Event, EventKind, EventSink, EventTarget, FullName, Objects, PodExt as _,
-    PodFailure, PodSource, PodUid, RemoteStatus, TerminalPhase, annotations, rfc3339_nanos,
+    ApiNode, ApiPod, ApiPods, DesiredPod, Event, EventKind, EventSink, EventTarget, FullName, Objects,
+    PodExt as _, PodFailure, PodSource, PodUid, RemoteStatus, TerminalPhase, annotations, rfc3339_nanos,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -48,6 +48,8 @@ struct ApiBook {
     /// The API server has the Node object, as far as it told in this life.
     node_is_there: bool,
     node_losses: u64,
+    /// What it said of how the node is when it was last seen.
+    node_status: ApiNode,
     pods: BTreeMap<PodUid, Arc<DesiredPod>>,
     /// The API server has listed its pods in this life.
     delivered: bool,
@@ -279,6 +281,7 @@ impl Listener {
             }
             Change::Interrupted(_) => return false,
         };
+        self.tell_status(&node);
         let mut node = Node { status: None, ..node };
         node.metadata.managed_fields = None;
         let mut book = self.source.book();
@@ -299,6 +302,23 @@ impl Listener {
         drop(book);
         self.source.news.notify_one();
         true
+    }
+
+    /// Tells those who say how the node is what is said of it there, if that is another thing than before.
+    fn tell_status(&self, node: &Node) {
+        let version = node.metadata.resource_version.as_ref().and_then(|text| text.parse().ok());
+        let status = node.status.as_ref();
+        let now = ApiNode {
+            version: version.unwrap_or_default(),
+            conditions: node_digest(status),
+            has_addresses: status.is_some_and(|it| it.addresses.as_ref().is_some_and(|all| !all.is_empty())),
+        };
+        let mut book = self.source.book();
+        let before = std::mem::replace(&mut book.node_status, now);
+        drop(book);
+        if (before.conditions, before.has_addresses) != (now.conditions, now.has_addresses) {
+            self.sender.send_modify(|pods| pods.node = now);
+        }
     }
 
     /// Tells those who register the node that there is none.
@@ -363,6 +383,7 @@ impl Listener {
             listed: book.delivered,
             pods: Arc::new(book.seen.clone()),
             node_losses: book.node_losses,
+            node: book.node_status,
         };
         drop(book);
         self.sender.send_replace(pods);

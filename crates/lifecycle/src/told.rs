@@ -2,7 +2,7 @@
 //!
 //! Conditions of others, and fields that controllers write (`resourceClaimStatuses` and the like), are never touched.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, NodeStatus, PodCondition, PodStatus};
 use mainstay_types::fnv1a_64;
 use serde_json::{Map, Value, json};
 
@@ -61,6 +61,21 @@ pub fn status_digest(status: &PodStatus) -> u64 {
     let (mut fields, conditions) = own(status);
     fields.insert("conditions".to_owned(), Value::Array(conditions));
     fnv1a_64(Value::Object(fields).to_string().as_bytes())
+}
+
+/// Conditions that say how a node is by its kubelet's word. When it is not heard of, a controller says that they are unknown.
+const NODE_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// A digest of what a node's conditions say, times and messages aside: two statuses of the same digest say the same of the node.
+#[must_use]
+pub fn node_digest(status: Option<&NodeStatus>) -> u64 {
+    let all = status.into_iter().flat_map(|status| status.conditions.iter().flatten());
+    let ours = all.filter(|condition| NODE_CONDITIONS.contains(&condition.type_.as_str()));
+    let mut words: Vec<String> = ours
+        .map(|it| format!("{} {} {}", it.type_, it.status, it.reason.as_deref().unwrap_or_default()))
+        .collect();
+    words.sort();
+    fnv1a_64(words.join("\n").as_bytes())
 }
 
 /// The strategic merge patch that makes what is ours in the API server's status equal to this one. It fails if the pod of

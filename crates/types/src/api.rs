@@ -32,6 +32,19 @@ pub struct ApiPods {
     pub pods: Arc<BTreeMap<PodUid, Arc<ApiPod>>>,
     /// How often the Node object was seen to vanish while mainstay runs.
     pub node_losses: u64,
+    /// What it says of how the node is.
+    pub node: ApiNode,
+}
+
+/// What the Node object in the API server says that is ours to say, but may be said by others while they do not hear of us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApiNode {
+    /// `metadata.resourceVersion` as a number; 0 before it was seen.
+    pub version: u64,
+    /// Digest of the conditions that a kubelet has.
+    pub conditions: u64,
+    /// It has addresses, whoever wrote them.
+    pub has_addresses: bool,
 }
 
 /// One pod in the API server.

@@ -84,11 +84,11 @@ pub fn start(config: UplinkConfig, feeds: Feeds, tasks: &TaskGroup) {
     tasks.spawn("node registration", until_shutdown(Box::pin(work)));
     let work = lease::run(Arc::clone(&config), node.clone());
     tasks.spawn_critical("node lease", until_shutdown(Box::pin(work)));
-    let work = pods::run(Arc::clone(&config), snapshots.clone(), api_pods, node.clone());
+    let work = pods::run(Arc::clone(&config), snapshots.clone(), api_pods.clone(), node.clone());
     tasks.spawn_critical("pod statuses", until_shutdown(Box::pin(work)));
     let work = events::run(Arc::clone(&config), events, events_after, node.clone());
     tasks.spawn_critical("api events", until_shutdown(Box::pin(work)));
-    let work = node_status::run(config, snapshots, node);
+    let work = node_status::run(config, snapshots, api_pods, node);
     tasks.spawn_critical("node status", until_shutdown(Box::pin(work)));
 }
 

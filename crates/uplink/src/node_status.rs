@@ -1,4 +1,7 @@
-//! The Node's status: sent when it changed, and from time to time to say that it did not.
+//! The Node's status: sent when it changed, when others have said otherwise meanwhile, and from time to time to say that it did not.
+//!
+//! A controller that does not hear of the node says that nothing is known of it, and has its pods sent away after some minutes. It goes by the
+//! Lease, and takes nothing back when it hears of the node again: that is for the node to do, as soon as it sees what was said.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,11 +11,15 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use mainstay_apiserver::{Patch, Scope};
+use mainstay_lifecycle::node_digest;
 use mainstay_snapshot::SnapshotReader;
 use mainstay_task::{Backoff, random_unit};
-use mainstay_types::{NodeView, to_seconds};
+use mainstay_types::{ApiNode, ApiPods, NodeView, to_seconds};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tracing::warn;
 
 use crate::{RegisteredNode, UplinkConfig, registered};
@@ -21,8 +28,16 @@ const RETRY: Backoff =
     Backoff::doubling(Duration::from_millis(500), Duration::from_secs(10)).with_jitter(0.2);
 
 /// Tells the API server how the node is, for ever.
-pub(crate) async fn run(config: Arc<UplinkConfig>, mut snapshots: SnapshotReader, mut node: RegisteredNode) {
+pub(crate) async fn run(
+    config: Arc<UplinkConfig>,
+    mut snapshots: SnapshotReader,
+    mut api: watch::Receiver<ApiPods>,
+    mut node: RegisteredNode,
+) {
     registered(&mut node).await;
+    let mut heard = Heard::default();
+    // Others who keep saying otherwise are answered so often.
+    let mut may_repair = Instant::now();
     let client = config.heartbeat_client();
     let mut sent: Option<NodeStatus> = None;
     let mut looked_at: Option<Arc<NodeView>> = None;
@@ -39,14 +54,21 @@ pub(crate) async fn run(config: Arc<UplinkConfig>, mut snapshots: SnapshotReader
             due = Instant::now();
         }
         let view = snapshots.borrow_and_update().as_ref().and_then(|snapshot| snapshot.node.clone());
+        let there = api.borrow_and_update().node;
         let now = Instant::now();
+        let overruled = sent.is_some() && heard.is_overruled_by(there);
+        if overruled && now >= may_repair {
+            sent = None;
+            due = now;
+        }
         if let Some(view) = view
             && (now >= due || is_news(looked_at.as_ref(), &view, now >= look_at))
         {
             let status = view.node.status.clone().unwrap_or_default();
             let changed = sent.as_ref().is_none_or(|sent| !same(sent, &status));
             if changed || now >= due {
-                let patch = patch(&config, &status, Timestamp::now());
+                let with_addresses = !config.external_cloud || there.version > 0 && !there.has_addresses;
+                let patch = patch(with_addresses, &status, Timestamp::now());
                 let told = client
                     .patch::<Node>(
                         Scope::Cluster,
@@ -55,7 +77,9 @@ pub(crate) async fn run(config: Arc<UplinkConfig>, mut snapshots: SnapshotReader
                     )
                     .await;
                 match told {
-                    Ok(_) => {
+                    Ok(answer) => {
+                        heard = Heard::of(&answer);
+                        may_repair = Instant::now() + config.status_update_frequency;
                         attempts.succeeded();
                         warned = false;
                         sent = Some(status);
@@ -80,8 +104,29 @@ pub(crate) async fn run(config: Arc<UplinkConfig>, mut snapshots: SnapshotReader
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return std::future::pending().await },
             Ok(()) = node.changed() => node.mark_changed(),
+            Ok(()) = api.changed() => {}
+            () = sleep_until(may_repair), if overruled && now < may_repair => {}
             () = sleep_until(due.min(look_at.max(now + Duration::from_secs(1)))) => {}
         }
+    }
+}
+
+/// What the API server had of the node when it was last told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    version: u64,
+    conditions: u64,
+}
+
+impl Heard {
+    fn of(answer: &Node) -> Self {
+        let version = answer.metadata.resource_version.as_ref().and_then(|text| text.parse().ok());
+        Self { version: version.unwrap_or_default(), conditions: node_digest(answer.status.as_ref()) }
+    }
+
+    /// Whether something else is said there since.
+    fn is_overruled_by(self, there: ApiNode) -> bool {
+        there.version > self.version && there.conditions != self.conditions
     }
 }
 
@@ -113,8 +158,9 @@ fn same(a: &NodeStatus, b: &NodeStatus) -> bool {
 }
 
 /// Everything that is ours, so that nothing depends on what the API server has. Conditions of others stay, because they
-/// are merged by type.
-fn patch(config: &UplinkConfig, status: &NodeStatus, now: Timestamp) -> Value {
+/// are merged by type. Where a cloud's controller knows the addresses, ours are told only while there are none: it may run on this node and
+/// must be reached itself.
+fn patch(with_addresses: bool, status: &NodeStatus, now: Timestamp) -> Value {
     let mut status = status.clone();
     for condition in status.conditions.iter_mut().flatten() {
         condition.last_heartbeat_time = Some(Time(to_seconds(now)));
@@ -126,7 +172,7 @@ fn patch(config: &UplinkConfig, status: &NodeStatus, now: Timestamp) -> Value {
         for name in ["images", "runtimeHandlers", "features", "declaredFeatures", "volumesInUse"] {
             fields.entry(name).or_insert(Value::Null);
         }
-        if !config.external_cloud {
+        if with_addresses {
             // They would be merged by type, and two of one type (IPv4 and IPv6) would be lost.
             let mut list = vec![json!({ "$patch": "replace" })];
             list.extend(addresses.iter().flatten().filter_map(|it| serde_json::to_value(it).ok()));

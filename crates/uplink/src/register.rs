@@ -150,11 +150,6 @@ fn first(config: &UplinkConfig, node: &Node) -> Node {
         });
     }
     node.spec.get_or_insert_default().taints = (!taints.is_empty()).then_some(taints);
-    if config.external_cloud
-        && let Some(status) = &mut node.status
-    {
-        status.addresses = None;
-    }
     node
 }
 
