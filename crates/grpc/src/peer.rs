@@ -65,7 +65,7 @@ impl Peer {
         Self::User(credentials.uid())
     }
 
-    fn in_cgroups(cgroups: &str, user: u32) -> Self {
+    pub(crate) fn in_cgroups(cgroups: &str, user: u32) -> Self {
         if let Some(uid) = cgroups.lines().find_map(pod_of) {
             return Self::Pod(uid.into());
         }
