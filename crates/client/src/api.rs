@@ -14,8 +14,8 @@ const MANUAL: &str = "/openapi/v3";
 
 /// The effective configuration, as a file for `--config` would have it.
 pub(crate) async fn config(args: ConfigArgs, output: &mut Output) -> Result<(), ClientError> {
-    let mut page: Value = Connection::new(&args.connect)?.json(CONFIG).await?;
-    output.data(&page["kubeletconfig"].take(), args.output.unwrap_or(StructuredFormat::Yaml))
+    let page: Value = Connection::new(&args.connect)?.json(CONFIG).await?;
+    output.data(&page["kubeletconfig"], args.output.unwrap_or(StructuredFormat::Yaml))
 }
 
 /// Whatever the API answers to a path, as it comes; without a path, what there is.

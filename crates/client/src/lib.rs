@@ -102,5 +102,66 @@ async fn execute(command: ClientCommand, output: &mut Output) -> Result<u8, Clie
     Ok(0)
 }
 
+/// The verbs against whoever answers at a socket, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use std::{io, path::Path};
+
+    use clap::Parser;
+
+    use crate::{ClientCommand, execute, output::Output};
+
+    const LINES: [&str; 16] = [
+        "pods -o wide",
+        "pods -o yaml",
+        "pods web -o json",
+        "describe web",
+        "logs web",
+        "events",
+        "manifests",
+        "resources",
+        "resources --numa",
+        "stats",
+        "stats web --sort io",
+        "top --once --containers",
+        "metrics cost",
+        "node",
+        "config",
+        "api",
+    ];
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: ClientCommand,
+    }
+
+    /// What became of each verb, in words.
+    #[must_use]
+    pub fn verbs(socket: &Path) -> String {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            return "no runtime".into();
+        };
+        let mut said = String::new();
+        for line in LINES {
+            let words = ["mainstay"].into_iter().chain(line.split(' ')).map(Into::into);
+            let words = words.chain(["--socket".into(), socket.as_os_str().to_owned()]);
+            let outcome = match Line::try_parse_from(words) {
+                Ok(line) => {
+                    let mut output = Output::new(io::sink(), io::sink());
+                    match runtime.block_on(Box::pin(execute(line.command, &mut output))) {
+                        Ok(_) => "good".to_owned(),
+                        Err(error) => error.to_string(),
+                    }
+                }
+                Err(error) => error.to_string(),
+            };
+            // A word of each: what is told at length is in the input.
+            said.extend(outcome.split(' ').take(2).flat_map(|word| [word, " "]));
+        }
+        said
+    }
+}
+
 #[cfg(test)]
 mod tests;

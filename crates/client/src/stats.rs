@@ -125,9 +125,9 @@ struct Fs {
 pub(crate) async fn run(args: StatsArgs, output: &mut Output) -> Result<(), ClientError> {
     let connection = Connection::new(&args.connect)?;
     let mut summary: Value = connection.json(SUMMARY).await?;
-    let node = summary["node"].take();
+    let node = summary.get_mut("node").map(Value::take).unwrap_or_default();
     let mut pods = Vec::new();
-    for value in summary["pods"].as_array_mut().into_iter().flatten() {
+    for value in summary.get_mut("pods").and_then(Value::as_array_mut).into_iter().flatten() {
         pods.push(PodStats { shape: read(value)?, value: value.take() });
     }
     if let Some(namespace) = args.namespace.as_deref().filter(|_| args.names.is_empty()) {
@@ -332,7 +332,8 @@ impl ContainerShape {
 impl Network {
     fn total(&self) -> (u64, u64) {
         self.interfaces.iter().fold((0, 0), |(received, sent), it| {
-            (received + it.rx_bytes.unwrap_or(0), sent + it.tx_bytes.unwrap_or(0))
+            let add = |sum: u64, more: Option<u64>| sum.saturating_add(more.unwrap_or(0));
+            (add(received, it.rx_bytes), add(sent, it.tx_bytes))
         })
     }
 }

@@ -1,10 +1,10 @@
 //! A volume whose file system never answers: everything else is measured and served, and it is named.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::seen::{OBEDIENT, manifest, pods, shell};
-use mainstay_testkit::{Containerd, Flavor, HungFilesystem, Node, wait_until};
+use mainstay_testkit::{Containerd, Flavor, HungFilesystem, Node, own_mounts, wait_until};
 use serde_json::{Value, json};
 
 /// Volumes are walked every second here, disks are looked at every ten.
@@ -82,5 +82,65 @@ fn a_volume_that_never_answers_holds_up_nobody_else() -> Result<()> {
     })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     ensure!(!mounts.contains(&path.display().to_string()), "it is still mounted");
+    Ok(())
+}
+
+/// A disk of the machine that hangs already when mainstay starts: nobody waits for it, and the others are measured.
+#[test]
+fn a_start_while_a_disk_hangs_serves_the_rest_at_once() -> Result<()> {
+    /// Under a machine that is busy with other tests; a wait for a disk takes at least as long as its deadline of two
+    /// seconds, every time.
+    const AT_ONCE: Duration = Duration::from_millis(1500);
+    own_mounts()?;
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let place = tempfile::tempdir()?;
+    // What hangs ends first: a process that asks it cannot be ended before.
+    let node;
+    let hung = HungFilesystem::mount_as("/dev/mainstay-hung", place.path())?;
+    node = Node::builder().containerd(&containerd).start()?;
+    node.write_manifest("fine.yaml", &with_scratch("fine", OBEDIENT))?;
+    // From the first moment on, and while everything is looked at.
+    let mut families: Vec<String> = Vec::new();
+    let mut slowest = Duration::ZERO;
+    let until = Instant::now() + ROUNDS;
+    let is_whole = |families: &[String]| {
+        let of_disks = families.iter().any(|it| it.starts_with("container_fs_limit_bytes{"));
+        let of_pod = families
+            .iter()
+            .any(|it| it.contains("pod=\"fine-node\"") && it.starts_with("container_memory_usage_bytes{"));
+        of_disks && of_pod
+    };
+    while !is_whole(&families) {
+        ensure!(Instant::now() < until, "never whole: {families:?}");
+        for path in ["/metrics/cadvisor", "/stats/summary", "/metrics/resource", "/metrics"] {
+            let begun = Instant::now();
+            // Pods are told of completely or with an error.
+            let text = node.get(path).unwrap_or_default();
+            slowest = slowest.max(begun.elapsed());
+            if path == "/metrics/cadvisor" {
+                families = text.lines().map(str::to_owned).collect();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    ensure!(slowest < AT_ONCE, "somebody waited: {slowest:?}");
+    ensure!(families.iter().any(|line| line.starts_with("machine_memory_bytes{")), "{families:?}");
+    let hangs = |line: &&String| line.contains("mainstay-hung");
+    ensure!(families.iter().find(hangs).is_none(), "what did not answer is left out");
+    ensure!(hung.unanswered() > 0, "nobody asked it");
+    let summary: Value = serde_json::from_str(&node.get("/stats/summary")?)?;
+    ensure!(summary["node"]["fs"]["capacityBytes"].as_u64().is_some_and(|bytes| bytes > 0), "{summary}");
+    wait_until(ROUNDS, "it to be named", || {
+        let log = node.log();
+        let named = |line: &&str| {
+            line.contains("does not say how full") && line.contains(&place.path().display().to_string())
+        };
+        log.lines().find(named).map(drop).ok_or(log.lines().rev().take(5).collect())
+    })?;
+    // The machine is told of without its file systems, in the same time.
+    let begun = Instant::now();
+    let machine: Value = serde_json::from_str(&node.get("/spec/")?)?;
+    ensure!(machine["memory_capacity"].as_u64().is_some_and(|bytes| bytes > 0), "{machine}");
+    ensure!(begun.elapsed() < AT_ONCE, "/spec/ waited: {:?}", begun.elapsed());
     Ok(())
 }

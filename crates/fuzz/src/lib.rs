@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod campaign;
 mod mutate;
 mod targets;

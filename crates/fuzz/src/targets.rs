@@ -3,6 +3,8 @@
 use mainstay_podspec::{Content, PodGates, StaticPodPlace, decode_manifest, runtime};
 use mainstay_types::PodSource;
 
+use crate::answers;
+
 /// Something that reads bytes from outside.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -76,6 +78,20 @@ pub const TARGETS: &[Target] = &[
         seeds: kernel_files,
         read: kernel_file,
         short_run: 10_000,
+    },
+    Target {
+        name: "process",
+        reads: "the kernel's files about processes, disks and the machine",
+        seeds: process_files,
+        read: process_file,
+        short_run: 10_000,
+    },
+    Target {
+        name: "client",
+        reads: "answers of a server, by the verbs of `mainstay`",
+        seeds: answers::seeds,
+        read: answers::read,
+        short_run: 200,
     },
     Target { name: "dbus", reads: "messages of D-Bus", seeds: dbus_messages, read: dbus, short_run: 10_000 },
     Target {
@@ -289,11 +305,42 @@ fn kernel_files() -> Vec<Vec<u8>> {
         "a\nb\n  eth0: 3774 41 1 2 0 0 0 0 682 9 3 4 0 0 0 0\n",
         "Max open files            1024                 1048576              files     \n",
         "1\n42\n",
+        "0.20 0.18 0.12 1/246 11206\n",
     ])
 }
 
 fn kernel_file(bytes: &[u8]) -> String {
     mainstay_sample::fuzz::formats(bytes)
+}
+
+fn process_files() -> Vec<Vec<u8>> {
+    let mut files = texts(&[
+        " 254       0 vda 100 5 2000 30 40 6 700 80 9 10 11 0 0 0 0 0 0\n   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0\n",
+        "low 0\nhigh 2\nmax 3\noom 1\noom_kill 1\n",
+        "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 99 1000000 25 18446744073709551615",
+        "TcpExt: A B\nTcpExt: 1 2\nIpExt: InMcastPkts InOctets OutOctets\nIpExt: 1 22 333\n",
+        "Limit                     Soft Limit           Hard Limit           Units     \nMax open files            1024                 unlimited            files     \n",
+        "12:memory:/kubepods/burstable/pod0a1b2c3d-0000-1111-2222-333344445555/c1\n1:name=systemd:/system.slice/a.service\n0::/kubepods.slice/kubepods-pod0a1b2c3d_0000_1111_2222_333344445555.slice\n",
+        "55e0a000-55e0b000 r-xp 00001000 08:01 123                        /usr/bin/a b (deleted)\n7ffd1000-7ffd3000 r-xp 00000000 00:00 0 [vdso]\n",
+        "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n/dev/vda\\040x partition\t8388604\t0\t-2\n",
+        "MemTotal:       24682316 kB\nSwapTotal: 0 kB\n",
+        "processor\t: 0\ncpu MHz\t\t: 2200.123\ncpu MHz : 3000\n",
+        "NAME=x\nPRETTY_NAME=\"A system 1.0\"\nkubelet:65536:131072\n",
+    ]);
+    files.push([3_u64, 64, 6, 4096, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect());
+    files
+}
+
+fn process_file(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    [
+        mainstay_observe::fuzz::formats(bytes),
+        mainstay_server::fuzz::process(&text),
+        mainstay_grpc::fuzz::peer(&text).to_owned(),
+        count(mainstay_profile::fuzz::mappings(&text)),
+        mainstay_host::fuzz::formats(bytes),
+    ]
+    .join(" ")
 }
 
 fn dbus_messages() -> Vec<Vec<u8>> {

@@ -146,3 +146,20 @@ impl Bound {
         start(self.pod_resources, Api::PodResources(resources));
     }
 }
+
+/// The parsers without sockets, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::peer::Peer;
+
+    /// Whose process it is, by `/proc/PID/cgroup`; in words.
+    #[must_use]
+    pub fn peer(cgroups: &str) -> &'static str {
+        match Peer::in_cgroups(cgroups, 0) {
+            Peer::Pod(_) => "pod",
+            Peer::Service(..) => "service",
+            Peer::User(_) => "user",
+            Peer::Orphan => "nobody",
+        }
+    }
+}

@@ -68,7 +68,7 @@ impl Peer {
         }
     }
 
-    fn in_cgroups(cgroups: &str, user: u32) -> Self {
+    pub(crate) fn in_cgroups(cgroups: &str, user: u32) -> Self {
         if let Some(uid) = cgroups.lines().find_map(pod_of) {
             return Self::Pod(uid.into());
         }

@@ -40,3 +40,24 @@ pub use remove::{RemoveError, remove_dir_all_one_fs};
 pub use resolv_conf::{ResolvConf, ResolvConfError};
 pub use service_manager::ServiceManager;
 pub use subordinate_ids::subordinate_ids;
+
+/// The parsers without files, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{machine, page_size, spec, subordinate_ids};
+
+    /// Reads the bytes as the kernel's and the machine's files; what came of it, in words.
+    #[must_use]
+    pub fn formats(bytes: &[u8]) -> String {
+        let text = String::from_utf8_lossy(bytes);
+        format!(
+            "swap {} page {} speed {} memory {} ids {} name {}",
+            "device ".repeat(text.lines().filter_map(machine::parse_swap).count().min(9)),
+            page_size::parse(bytes).is_some(),
+            spec::speed(&text).is_some(),
+            machine::parse_meminfo(&text, "MemTotal:").is_some(),
+            subordinate_ids::parse(&text, "kubelet").is_some(),
+            machine::pretty_name(&text).is_empty(),
+        )
+    }
+}

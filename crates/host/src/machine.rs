@@ -166,9 +166,7 @@ impl Host {
     pub fn os_image(&self) -> String {
         let text = fs::read_to_string(self.etc.join("os-release"))
             .or_else(|_| fs::read_to_string(self.etc.join("../usr/lib/os-release")));
-        let text = text.unwrap_or_default();
-        let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-        name.unwrap_or_default().trim().trim_matches(['"', '\'']).to_owned()
+        pretty_name(&text.unwrap_or_default()).to_owned()
     }
 
     /// The hardware's id, as its firmware tells; the machine's where it does not; else empty.
@@ -259,9 +257,7 @@ impl Host {
     fn meminfo(&self, key: &str, expected: &'static str) -> Result<u64, HostError> {
         let path = self.proc.join("meminfo");
         let text = self.read(&path)?;
-        let kibibytes =
-            text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok());
-        kibibytes.map(|value: u64| value.saturating_mul(1024)).ok_or(HostError::Content { path, expected })
+        parse_meminfo(&text, key).ok_or(HostError::Content { path, expected })
     }
 
     pub(crate) fn read(&self, path: &Path) -> Result<String, HostError> {
@@ -303,7 +299,20 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-fn parse_swap(line: &str) -> Option<SwapDevice> {
+/// The value of a key of `/proc/meminfo`, in bytes.
+pub(crate) fn parse_meminfo(text: &str, key: &str) -> Option<u64> {
+    let kibibytes =
+        text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok());
+    kibibytes.map(|value: u64| value.saturating_mul(1024))
+}
+
+/// The system's name for people, from `os-release`.
+pub(crate) fn pretty_name(text: &str) -> &str {
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim().trim_matches(['"', '\''])
+}
+
+pub(crate) fn parse_swap(line: &str) -> Option<SwapDevice> {
     let mut fields = line.split_whitespace();
     let name = crate::mounts::unescape(fields.next()?);
     let size: u64 = fields.nth(1)?.parse().ok()?;

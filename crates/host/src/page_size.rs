@@ -16,7 +16,7 @@ pub fn page_size() -> i64 {
     fs::read("/proc/self/auxv").ok().and_then(|bytes| parse(&bytes)).unwrap_or(USUAL)
 }
 
-fn parse(bytes: &[u8]) -> Option<i64> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<i64> {
     let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let at = (0..bytes.len()).step_by(16).find(|at| word(*at) == Some(PAGE_SIZE))?;
     word(at + 8).filter(|size| size.is_power_of_two()).and_then(|size| i64::try_from(size).ok())

@@ -26,6 +26,14 @@ impl Host {
     /// # Errors
     /// [`HostError`] if processors or memory cannot be told; what else cannot be read is left out.
     pub fn machine_info(&self, now: String) -> Result<MachineInfo, HostError> {
+        self.machine_facts(now).map(|facts| MachineInfo { filesystems: self.filesystems(), ..facts })
+    }
+
+    /// The same without file systems, by the kernel's own files: no disk is asked.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn machine_facts(&self, now: String) -> Result<MachineInfo, HostError> {
         let cpus = self.online_cpus()?;
         let topology = self.topology(&cpus);
         let cores = topology.iter().map(|node| node.cores.len()).sum();
@@ -44,7 +52,7 @@ impl Host {
             machine_id: self.machine_id().unwrap_or_default(),
             system_uuid: self.system_uuid(),
             boot_id: self.boot_id().unwrap_or_default(),
-            filesystems: self.filesystems(),
+            filesystems: Vec::new(),
             disk_map: self.disks(),
             network_devices: self.network_devices(),
             topology,
@@ -61,9 +69,7 @@ impl Host {
             return khz;
         }
         let text = fs::read_to_string(self.proc.join("cpuinfo")).unwrap_or_default();
-        let megahertz = text.lines().filter_map(|line| line.strip_prefix("cpu MHz")?.split_once(':'));
-        let khz = megahertz.filter_map(|(_, value)| thousandfold(value.trim()));
-        khz.max().unwrap_or(0)
+        speed(&text).unwrap_or(0)
     }
 
     /// From the kernel's memory controller drivers.
@@ -77,7 +83,7 @@ impl Host {
                     continue;
                 };
                 let of_kind = kinds.entry(kind).or_default();
-                of_kind.capacity += mebibytes << 20;
+                of_kind.capacity = of_kind.capacity.saturating_add(mebibytes.saturating_mul(1 << 20));
                 of_kind.dimm_count += 1;
             }
         }
@@ -221,6 +227,12 @@ impl Host {
         }
         (cores.into_values().collect(), shared.into_values().collect())
     }
+}
+
+/// The fastest processor of `/proc/cpuinfo`, in kilohertz.
+pub(crate) fn speed(text: &str) -> Option<u64> {
+    let megahertz = text.lines().filter_map(|line| line.strip_prefix("cpu MHz")?.split_once(':'));
+    megahertz.filter_map(|(_, value)| thousandfold(value.trim())).max()
 }
 
 fn cache_info(dir: &Path) -> Option<CacheInfo> {

@@ -5,7 +5,10 @@ use std::path::Path;
 /// The first range of IDs that the file gives to a user: where it begins and how long it is. `None` when it gives none.
 #[must_use]
 pub fn subordinate_ids(file: &Path, user: &str) -> Option<(u32, u32)> {
-    let text = std::fs::read_to_string(file).ok()?;
+    parse(&std::fs::read_to_string(file).ok()?, user)
+}
+
+pub(crate) fn parse(text: &str, user: &str) -> Option<(u32, u32)> {
     text.lines().find_map(|line| {
         let mut fields = line.trim().split(':');
         let number = |name: Option<&str>| name?.parse().ok();

@@ -6,10 +6,11 @@
 //!
 //! While somebody asks, disks are looked at every ten seconds, else once a minute: the runtime has to ask each container for
 //! the size of its layer. Volumes are walked at the pace that is configured, one pod after the other. A disk that hangs keeps a
-//! thread of a lane that nobody else uses; what was found before stays, with its time. A pod whose volumes hang is named and left out until they
+//! thread of a lane that nobody else uses, and the others are asked; what was found before stays, with its time. A pod whose volumes hang is named and left out until they
 //! answer.
 
 mod places;
+mod sizes;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,6 +23,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use mainstay_cri::Cri;
 use mainstay_host::{FilesystemUsage, Host};
+use mainstay_sample::Rising;
 use mainstay_task::{Lane, LaneError, TaskGroup};
 use mainstay_types::{
     ContainerDisk, ContainerId, DesiredState, DeviceReading, Filesystems, FsReading, FsSize, ObservedState,
@@ -33,7 +35,9 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
+pub(crate) use places::disk_work;
 use places::{LogPlaces, Logs, has_remote, volumes_of};
+use sizes::Asker;
 
 /// Between two looks while somebody asks.
 const BUSY: Duration = Duration::from_secs(10);
@@ -45,14 +49,13 @@ const FORGOTTEN: Duration = Duration::from_secs(150);
 const FIRST: Duration = Duration::from_secs(2);
 /// Longest that the runtime may take.
 const RUNTIME_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest that a file system may take to say how full it is.
-const SIZE_DEADLINE: Duration = Duration::from_secs(2);
+/// Longest that is waited for the kernel's own files.
+const KERNEL_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest that is waited for a walk through logs, and through volumes.
 const LOGS_DEADLINE: Duration = Duration::from_secs(10);
 /// How long others wait for the walk through one pod's volumes. It goes on without them.
 const POD_DEADLINE: Duration = Duration::from_secs(5);
 
-static SIZES: Lane = Lane::new(1);
 static DEVICES: Lane = Lane::new(1);
 static LOGS: Lane = Lane::new(1);
 /// One for those who answer, the others for pods whose volumes do not.
@@ -92,7 +95,9 @@ pub fn start(
         volumes: HashMap::new(),
         walked: Arc::default(),
         layers: HashMap::new(),
-        sizes: HashMap::new(),
+        sizes: Asker::default(),
+        devices: Asker::default(),
+        disks: Rising::default(),
     };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("filesystems", async move {
@@ -146,8 +151,10 @@ struct Looker {
     volumes: Volumes,
     walked: Arc<Mutex<Walked>>,
     layers: HashMap<String, Layer>,
-    /// Sizes by the path that was asked for.
-    sizes: HashMap<PathBuf, (Timestamp, FilesystemUsage)>,
+    sizes: Asker,
+    /// The same of the machine's file systems on devices, by where they are mounted.
+    devices: Asker,
+    disks: Rising,
 }
 
 impl Looker {
@@ -214,7 +221,11 @@ impl Looker {
                     let found = volumes_of(&root, &id, (&pod, &objects), look);
                     Walked::of(&shared).done(&id, found);
                 };
-                if VOLUMES.run(POD_DEADLINE, work).await == Err(LaneError::Late) {
+                let walk = VOLUMES.run(POD_DEADLINE, work).await;
+                if walk == Err(LaneError::Interrupted) {
+                    Walked::of(&walked).busy.remove(&uid);
+                }
+                if walk == Err(LaneError::Late) {
                     let mut walked = Walked::of(&walked);
                     let volume = walked.busy.get(&uid).cloned().unwrap_or_default();
                     if !volume.is_empty() && walked.told.insert(uid.clone()) {
@@ -313,17 +324,7 @@ impl Looker {
                 paths.push(layer.mount.clone());
             }
         }
-        let work = move || {
-            let usage = |path: PathBuf| {
-                let usage = FilesystemUsage::of(&path).ok()?;
-                Some((path, (Timestamp::now(), usage)))
-            };
-            paths.into_iter().filter_map(usage).collect()
-        };
-        match SIZES.run(SIZE_DEADLINE, work).await {
-            Ok(found) => self.sizes = found,
-            Err(error) => debug!(%error, "a file system does not say how full it is"),
-        }
+        self.sizes.ask(&paths).await;
     }
 
     async fn measure_logs(&self, observed: &ObservedState) -> Option<Logs> {
@@ -331,9 +332,29 @@ impl Looker {
         LOGS.run(LOGS_DEADLINE, move || places.measure()).await.ok()
     }
 
-    async fn measure_devices(&self) -> Option<Arc<[DeviceReading]>> {
+    async fn measure_devices(&mut self) -> Option<Arc<[DeviceReading]>> {
         let host = self.config.host.clone();
-        DEVICES.run(SIZE_DEADLINE, move || places::devices(&host)).await.ok()
+        let devices = DEVICES.run(KERNEL_DEADLINE, move || places::devices(&host)).await.ok()?;
+        let paths: Vec<PathBuf> = devices.iter().map(|device| device.mount_point.clone()).collect();
+        self.devices.ask(&paths).await;
+        let work = DEVICES.run(KERNEL_DEADLINE, places::work_of_disks).await.ok()?;
+        let before = Arc::clone(&self.sender.borrow().devices);
+        let found = devices.into_iter().filter_map(|device| {
+            let (at, usage) = *self.devices.get(&device.mount_point)?;
+            // Who has not answered since has his earlier numbers, of the earlier time.
+            let kept = before.iter().find(|kept| kept.device == device.source && kept.at == at);
+            Some(kept.cloned().unwrap_or_else(|| DeviceReading {
+                device: device.source,
+                at,
+                size: size_of(&usage),
+                used_bytes: usage.used_bytes,
+                disk: work.get(&device.device).copied(),
+            }))
+        });
+        let mut found: Vec<DeviceReading> = found.collect();
+        found.sort_by(|a, b| a.device.cmp(&b.device));
+        self.disks.disks(&mut found, &before);
+        Some(found.into())
     }
 
     /// A part of the file system that a path lies on; all that is used of it if nothing is said.

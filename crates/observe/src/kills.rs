@@ -78,9 +78,14 @@ impl Kills {
         let text = names.pods(uid).iter().find_map(|path| {
             fs::read_to_string(cgroups.directory_of("memory", path)?.join("memory.events")).ok()
         })?;
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
-        line.trim().parse().ok()
+        kills(&text)
     }
+}
+
+/// How often, by `memory.events`.
+pub(crate) fn kills(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
 }
 
 #[cfg(test)]

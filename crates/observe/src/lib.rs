@@ -28,3 +28,16 @@ pub mod usage;
 
 pub use actor::{ObserveConfig, start};
 pub use kills::PodCgroups;
+
+/// The parsers without files, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{filesystems, kills};
+
+    /// Reads the bytes as `/proc/diskstats` and as `memory.events`; what came of it, in words.
+    #[must_use]
+    pub fn formats(bytes: &[u8]) -> String {
+        let kills = kills::kills(&String::from_utf8_lossy(bytes)).is_some();
+        format!("{} {kills}", "disk ".repeat(filesystems::disk_work(bytes).len().min(9)))
+    }
+}

@@ -11,6 +11,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mainstay_cgroup::{CgroupNames, CgroupPath, Cgroups};
 use mainstay_cri::Cri;
+use mainstay_sample::Budget;
 use mainstay_task::TaskGroup;
 use mainstay_types::{ObservedState, Samples, SliceRole};
 use tokio::{
@@ -51,19 +52,26 @@ pub fn start(
     sender: watch::Sender<Arc<Samples>>,
     tasks: &TaskGroup,
 ) {
-    let reader = Reader::new(config.names, config.hierarchy, config.slices, config.services);
+    let budget = Budget::of_process();
+    let (cri, period) = (config.cri.clone(), config.period);
+    let make = move || {
+        let SamplesConfig { names, hierarchy, slices, services, .. } = config.clone();
+        Reader::new(names, hierarchy, slices, services, budget.clone())
+    };
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("samples", async move {
-        shutdown.run_until_signalled(run(reader, (config.cri, config.period), observed, sender)).await;
+        shutdown.run_until_signalled(run(make, (cri, period), observed, sender)).await;
     });
 }
 
+/// Reads with a reader that `make` makes; with another one when that has panicked.
 async fn run(
-    mut reader: Reader,
+    make: impl Fn() -> Reader,
     (cri, period): (Cri, Duration),
     mut observed: watch::Receiver<Arc<ObservedState>>,
     sender: watch::Sender<Arc<Samples>>,
 ) {
+    let mut reader = make();
     let mut tick = interval(period);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: HashSet<String> = HashSet::new();
@@ -110,11 +118,13 @@ async fn run(
                 reader = back;
                 sender.send_replace(Arc::new(samples));
             }
-            Err(error) => {
-                // Only a panic or the end of the process brings this.
-                error!(%error, "reading the cgroups failed; there will be no more statistics until mainstay is restarted");
-                return;
+            Err(error) if error.is_panic() => {
+                // One cgroup's panic ends no round; this is another's. What was read before stays, with its time.
+                error!(%error, "a round of reading cgroups panicked; the next one begins anew");
+                reader = make();
             }
+            // The process ends.
+            Err(_) => return,
         }
     }
 }
@@ -125,4 +135,44 @@ async fn sandbox_image(cri: &Cri, sandbox: &str) -> Option<String> {
     let info = tokio::time::timeout(IMAGE_DEADLINE, asked).await.ok()?.ok()?;
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     info.get("image")?.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        sync::atomic::{AtomicU32, Ordering},
+    };
+
+    use mainstay_cgroup::Driver;
+
+    use super::{reader::tests::panics, *};
+
+    #[tokio::test]
+    async fn a_round_that_panics_ends_nothing_but_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in
+            [("cgroup.controllers", "cpu\n"), ("cgroup.procs", ""), ("cpu.stat", "usage_usec 7\n")]
+        {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let hierarchy = Cgroups::open(dir.path()).unwrap();
+        let made = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&made);
+        let make = move || {
+            let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
+            let reader = Reader::new(names, hierarchy.clone(), Vec::new(), None, Budget::new(10));
+            if count.fetch_add(1, Ordering::Relaxed) < 2 { reader.in_other_ways(panics()) } else { reader }
+        };
+        let cri = Cri::new("unix:///run/nobody.sock", None, SOON).unwrap();
+        let (_observed, observed) = watch::channel(Arc::new(ObservedState::unread()));
+        let (sender, mut samples) = watch::channel(Arc::<Samples>::default());
+        let tasks = TaskGroup::new();
+        tasks.spawn_critical("samples", run(make, (cri, Duration::from_millis(10)), observed, sender));
+        let read = samples.wait_for(|samples| samples.generation > 3);
+        let read = tokio::time::timeout(Duration::from_secs(60), read).await.unwrap().unwrap();
+        assert_eq!(read.root.as_ref().unwrap().cpu.usage_ns, 7000);
+        assert_eq!(made.load(Ordering::Relaxed), 3, "two that panicked, and one");
+        assert_eq!(tasks.running_names(), ["samples"]);
+    }
 }

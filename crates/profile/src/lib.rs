@@ -24,3 +24,13 @@ pub use cpu::{CpuError, record as record_cpu};
 pub use heap::{SampledHeap, profile as heap, sample_heap};
 pub use pprof::{Profile, Sample, Unit, counted};
 pub use symbols::symbols;
+
+/// The parsers without files, for fuzzing.
+#[doc(hidden)]
+pub mod fuzz {
+    /// How many lines of a text are mappings of code, as in `/proc/PID/maps`.
+    #[must_use]
+    pub fn mappings(text: &str) -> usize {
+        text.lines().filter_map(crate::maps::parse).count()
+    }
+}

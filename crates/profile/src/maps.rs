@@ -18,7 +18,7 @@ pub(crate) fn executable() -> io::Result<Vec<Mapping>> {
 }
 
 /// `start-end perms offset device inode   path`.
-fn parse(line: &str) -> Option<Mapping> {
+pub(crate) fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let permissions = fields.next()?;

@@ -4,12 +4,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups};
-use mainstay_types::{CpuSample, Limits, MemorySample, Sample};
+use mainstay_types::{Limits, MemorySample, Pressures, Sample};
 
-use crate::{processes::Processes, v1, v2};
+use crate::{
+    files::{Budget, Buffer, Share},
+    processes::Processes,
+    rising::Rising,
+    v1, v2,
+};
 
-/// Every such reading is a whole one, with the limits: they seldom change, and are a third of all files.
-const WHOLE_EVERY: u32 = 12;
+/// Every such reading is a whole one, with the limits: they seldom change, and are a third of all files. At ten seconds
+/// between readings nothing that is told of an idle cgroup is older than a minute.
+const WHOLE_EVERY: u32 = 6;
 /// Two readings nearer to one another than this tell no rate.
 const RATE_MS: i64 = 1000;
 
@@ -26,6 +32,7 @@ pub enum ReadError {
 #[derive(Debug)]
 pub struct Cgroup {
     kind: Kind,
+    _share: Share,
     limits: Limits,
     readings: u32,
     turn: u32,
@@ -34,18 +41,19 @@ pub struct Cgroup {
     /// The reading from which the next rate is told, and the newest rate.
     rated: Option<(Timestamp, u64)>,
     nano_cores: Option<u64>,
-    newest: CpuSample,
-    /// The newest reading, and what a glance showed at the last whole one.
-    last: Option<(Glance, Arc<Sample>)>,
-    /// Whether the newest reading was the last one once more.
+    rising: Rising,
+    last: Option<Arc<Sample>>,
+    /// Whether the newest look found nothing new.
     idle: bool,
 }
 
-/// What tells whether anything has happened: processor time and memory, as the kernel counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Glance {
-    pub(crate) cpu_ns: u64,
-    pub(crate) memory: u64,
+/// What a look at a few files shows: processor time, memory, disks and pressure, as the kernel counts them.
+#[derive(Clone, Debug)]
+pub(crate) enum Glance {
+    /// Something has happened since.
+    Changed,
+    /// Nothing has, but for time that was spent waiting.
+    Same(Option<Pressures>),
 }
 
 #[derive(Debug)]
@@ -54,35 +62,48 @@ enum Kind {
     V2(v2::Directory),
 }
 
-/// Everything there is to say but the limits.
-pub(crate) type Usage = Sample;
+impl Kind {
+    fn rest(&mut self) {
+        match self {
+            Self::V1(directories) => directories.rest(),
+            Self::V2(directory) => directory.rest(),
+        }
+    }
+}
 
 impl Cgroup {
-    /// Opens a cgroup of the hierarchy.
+    /// Opens a cgroup of the hierarchy. Its directories stay open as far as the budget allows.
     ///
     /// # Errors
     /// [`ReadError::Gone`] if it is not there.
-    pub fn open(hierarchy: &Cgroups, path: &CgroupPath) -> Result<Self, ReadError> {
-        let is_root = path.as_str() == "/";
-        let kind = if hierarchy.is_v2() {
-            Kind::V2(v2::Directory::open(hierarchy, path, is_root)?)
+    pub fn open(
+        hierarchy: &Cgroups,
+        path: &CgroupPath,
+        budget: &Budget,
+        buffer: &mut Buffer,
+    ) -> Result<Self, ReadError> {
+        let mut share = Share::of(budget);
+        let mut kind = if hierarchy.is_v2() {
+            Kind::V2(v2::Directory::open(hierarchy, path, &mut share, buffer)?)
         } else {
-            Kind::V1(v1::Directories::open(hierarchy, path)?)
+            Kind::V1(v1::Directories::open(hierarchy, path, &mut share, buffer)?)
         };
         let made_at = match &kind {
             Kind::V1(directories) => directories.made_at(),
             Kind::V2(directory) => directory.made_at(),
         };
+        kind.rest();
         Ok(Self {
             kind,
+            _share: share,
             limits: Limits::default(),
             readings: 0,
             turn: 0,
             made_at,
-            processes: Processes::new(is_root),
+            processes: Processes::new(path.as_str() == "/"),
             rated: None,
             nano_cores: None,
-            newest: CpuSample::default(),
+            rising: Rising::default(),
             last: None,
             idle: false,
         })
@@ -98,19 +119,28 @@ impl Cgroup {
 
     /// Whether nothing had happened at the last reading, in it or below: the kernel adds up.
     #[must_use]
-    pub const fn is_idle(&self) -> bool {
-        self.idle
+    pub fn is_idle(&self) -> bool {
+        let adds_up = match &self.kind {
+            Kind::V1(directories) => directories.adds_up(),
+            Kind::V2(_) => true,
+        };
+        self.idle && adds_up
     }
 
     const fn is_due(&self) -> bool {
         self.readings == 0 || self.readings.wrapping_add(self.turn).is_multiple_of(WHOLE_EVERY)
     }
 
-    /// The last reading once more without a look, for a cgroup whose parent [`Self::is_idle`]; `None` if a whole reading is due.
+    /// The last reading once more without a look, for a cgroup whose parent [`Self::is_idle`]; `at` is when that was seen. `None`
+    /// if it has to be read.
     pub fn repeat(&mut self, at: Timestamp) -> Option<Arc<Sample>> {
-        let (glance, last) = self.last.as_ref().filter(|(_, last)| !self.is_due() && !is_pressed(last))?;
-        let (glance, sample) = (*glance, Sample { at, ..Sample::clone(last) });
-        Some(self.repeated(glance, sample))
+        let last = self.last.as_ref().filter(|last| !self.must_read() && !is_pressed(last))?;
+        let sample = Sample { at, ..Sample::clone(last) };
+        Some(self.told(sample, true))
+    }
+
+    fn must_read(&self) -> bool {
+        self.is_due() || self.rising.is_in_doubt()
     }
 
     /// A process that was in it at the last reading, by which its namespaces are found.
@@ -122,20 +152,24 @@ impl Cgroup {
     /// Reads it. `buffer` is scratch space that readings share.
     ///
     /// # Errors
-    /// [`ReadError::Gone`] if it vanished meanwhile, even half way; a file that cannot be read for another reason counts as
-    /// one that is not there, unless it is the one for processor time, without which there is nothing to say.
-    pub fn read(&mut self, at: Timestamp, buffer: &mut Vec<u8>) -> Result<Arc<Sample>, ReadError> {
-        let rarely = self.is_due();
-        if !rarely && let Some(sample) = self.unchanged(at, buffer)? {
+    /// [`ReadError::Gone`] if it vanished meanwhile, even half way; [`ReadError::Failed`] if a file cannot be read that may be
+    /// readable the next time. One that the kernel does not have, or does not let us read, counts as one that is not there.
+    pub fn read(&mut self, at: Timestamp, buffer: &mut Buffer) -> Result<Arc<Sample>, ReadError> {
+        let read = self.look(at, buffer);
+        self.kind.rest();
+        read
+    }
+
+    fn look(&mut self, at: Timestamp, buffer: &mut Buffer) -> Result<Arc<Sample>, ReadError> {
+        if !self.must_read()
+            && let Some(sample) = self.unchanged(at, buffer)?
+        {
             return Ok(sample);
         }
+        let rarely = self.is_due();
         let mut sample = match &mut self.kind {
             Kind::V1(directories) => directories.read(at, buffer)?,
             Kind::V2(directory) => directory.read(at, buffer)?,
-        };
-        let glance = Glance {
-            cpu_ns: sample.cpu.usage_ns,
-            memory: sample.memory.as_ref().map_or(0, |memory| memory.usage),
         };
         let directory = match &self.kind {
             Kind::V1(directories) => directories.account(),
@@ -143,63 +177,43 @@ impl Cgroup {
         };
         sample.processes = self.processes.read(directory, rarely, buffer)?;
         sample.made_at = self.made_at;
-        self.keep_rising(&mut sample.cpu);
-        sample.nano_cores = self.rate(at, sample.cpu.usage_ns);
         if rarely {
             self.limits = match &self.kind {
-                Kind::V1(directories) => directories.limits(buffer),
-                Kind::V2(directory) => directory.limits(buffer),
+                Kind::V1(directories) => directories.limits(buffer)?,
+                Kind::V2(directory) => directory.limits(buffer)?,
             };
         }
-        self.readings = self.readings.wrapping_add(1);
         sample.limits = self.limits;
-        let sample = Arc::new(sample);
-        self.last = Some((glance, Arc::clone(&sample)));
-        self.idle = false;
-        Ok(sample)
+        self.rising.sample(&mut sample, self.last.as_deref());
+        Ok(self.told(sample, false))
     }
 
-    /// The last reading once more, if nothing has run in the cgroup since and nothing was charged to it. Most containers of
-    /// most nodes do nothing most of the time, and two files tell so instead of fifteen. A whole reading now and then finds
-    /// what the kernel changes by itself.
-    fn unchanged(&mut self, at: Timestamp, buffer: &mut Vec<u8>) -> Result<Option<Arc<Sample>>, ReadError> {
-        let Some((then, last)) = self.last.as_ref().filter(|(_, last)| !is_pressed(last)) else {
-            return Ok(None);
+    /// The last reading once more, if nothing has run in the cgroup since, nothing was charged to it and nothing went to or
+    /// from a disk for it. Most containers of most nodes do nothing most of the time, and a few files tell so instead of all.
+    /// What they say is of this moment; the rest cannot have changed without them, but for what the kernel sorts anew by
+    /// itself and what is set from outside, which a whole reading now and then finds.
+    fn unchanged(&mut self, at: Timestamp, buffer: &mut Buffer) -> Result<Option<Arc<Sample>>, ReadError> {
+        let Some(last) = &self.last else { return Ok(None) };
+        let glance = match &self.kind {
+            Kind::V1(directories) => directories.glance(last, buffer)?,
+            Kind::V2(directory) => directory.glance(last, buffer)?,
         };
-        let now = match &self.kind {
-            Kind::V1(directories) => directories.glance(buffer)?,
-            Kind::V2(directory) => directory.glance(buffer)?,
-        };
-        if now != *then {
-            return Ok(None);
+        let Glance::Same(news) = glance else { return Ok(None) };
+        let mut sample = Sample { at, ..Sample::clone(last) };
+        if news.is_some() {
+            sample.pressure = news;
+            self.rising.sample(&mut sample, self.last.as_deref());
         }
-        let sample = Sample { at, ..Sample::clone(last) };
-        Ok(Some(self.repeated(now, sample)))
+        Ok(Some(self.told(sample, news.is_none())))
     }
 
-    fn repeated(&mut self, glance: Glance, mut sample: Sample) -> Arc<Sample> {
+    fn told(&mut self, mut sample: Sample, idle: bool) -> Arc<Sample> {
         sample.nano_cores = self.rate(sample.at, sample.cpu.usage_ns);
         self.readings = self.readings.wrapping_add(1);
-        self.idle = true;
+        self.idle = idle;
         let sample = Arc::new(sample);
-        self.last = Some((glance, Arc::clone(&sample)));
+        self.last = Some(Arc::clone(&sample));
         sample
-    }
-
-    /// What counts up never goes back while it is the same cgroup, whatever a kernel prints.
-    fn keep_rising(&mut self, cpu: &mut CpuSample) {
-        let last = self.newest;
-        for (new, last) in [
-            (&mut cpu.usage_ns, last.usage_ns),
-            (&mut cpu.user_ns, last.user_ns),
-            (&mut cpu.system_ns, last.system_ns),
-            (&mut cpu.periods, last.periods),
-            (&mut cpu.throttled_periods, last.throttled_periods),
-            (&mut cpu.throttled_ns, last.throttled_ns),
-        ] {
-            *new = last.max(*new);
-        }
-        self.newest = *cpu;
     }
 
     /// Processor time per time since an earlier reading. A clock that was set back begins anew.
@@ -225,9 +239,10 @@ impl Cgroup {
 /// # Errors
 /// [`ReadError`] if it is not there or cannot be read.
 pub fn memory_of(hierarchy: &Cgroups, path: &CgroupPath) -> Result<Option<MemorySample>, ReadError> {
-    let mut buffer = Vec::new();
+    let mut buffer = Buffer::default();
     if hierarchy.is_v2() {
-        v2::Directory::open(hierarchy, path, path.as_str() == "/")?.memory(&mut buffer)
+        let mut share = Share::of(&Budget::new(2));
+        v2::Directory::open(hierarchy, path, &mut share, &mut buffer)?.memory(&mut buffer)
     } else {
         v1::memory_of(hierarchy, path, &mut buffer)
     }
@@ -242,7 +257,7 @@ fn is_pressed(sample: &Sample) -> bool {
     })
 }
 
-pub(crate) fn empty(at: Timestamp) -> Usage {
+pub(crate) fn empty(at: Timestamp) -> Sample {
     Sample { at, ..Sample::default() }
 }
 

@@ -3,13 +3,16 @@
 use jiff::Timestamp;
 use mainstay_types::{InterfaceSample, NetworkSample, TaskCounts, Traffic};
 
-use crate::{files::Directory, parse::number};
+use crate::{
+    files::{Buffer, Directory},
+    parse::number,
+};
 
 /// Loopback, and the machine's own ends of containers' networks, as upstream leaves them out.
 const LEFT_OUT: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
 /// The network that a process is in; `None` if it has ended.
-pub fn network_of(pid: i32, at: Timestamp, buffer: &mut Vec<u8>) -> Option<NetworkSample> {
+pub fn network_of(pid: i32, at: Timestamp, buffer: &mut Buffer) -> Option<NetworkSample> {
     let process = Directory::open(format!("/proc/{pid}").as_ref()).ok()?;
     let interfaces = interfaces(process.read("net/dev", buffer).ok()?)?;
     Some(NetworkSample { at, interfaces })
@@ -67,7 +70,7 @@ pub(crate) fn interfaces(text: &[u8]) -> Option<Vec<InterfaceSample>> {
 }
 
 /// How many processes the machine has, threads included, and how many it can have.
-pub fn task_counts(at: Timestamp, buffer: &mut Vec<u8>) -> Option<TaskCounts> {
+pub fn task_counts(at: Timestamp, buffer: &mut Buffer) -> Option<TaskCounts> {
     let proc = Directory::open("/proc".as_ref()).ok()?;
     let current = proc.read("loadavg", buffer).ok().and_then(tasks)?;
     let mut limit = |name: &str| proc.read(name, buffer).ok().and_then(number);
@@ -79,7 +82,7 @@ pub fn task_counts(at: Timestamp, buffer: &mut Vec<u8>) -> Option<TaskCounts> {
 }
 
 /// `/proc/loadavg`: the number after the slash of the fourth word.
-fn tasks(text: &[u8]) -> Option<u64> {
+pub(crate) fn tasks(text: &[u8]) -> Option<u64> {
     let word = text.split(u8::is_ascii_whitespace).nth(3)?;
     number(word.split(|byte| *byte == b'/').nth(1)?)
 }
@@ -108,15 +111,15 @@ mod tests {
         }
         assert_eq!(interfaces(b""), Some(Vec::new()));
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(network_of(own, Timestamp::UNIX_EPOCH, &mut Vec::new()).is_some());
-        assert!(network_of(i32::MAX, Timestamp::UNIX_EPOCH, &mut Vec::new()).is_none());
+        assert!(network_of(own, Timestamp::UNIX_EPOCH, &mut Buffer::default()).is_some());
+        assert!(network_of(i32::MAX, Timestamp::UNIX_EPOCH, &mut Buffer::default()).is_none());
     }
 
     #[test]
     fn the_machines_processes() {
         assert_eq!(tasks(b"0.20 0.18 0.12 1/246 11206\n"), Some(246));
         assert_eq!(tasks(b"0.20 0.18 0.12 1 11206\n"), None);
-        let counts = task_counts(Timestamp::UNIX_EPOCH, &mut Vec::new()).unwrap();
+        let counts = task_counts(Timestamp::UNIX_EPOCH, &mut Buffer::default()).unwrap();
         assert!(counts.current > 0 && counts.current < counts.max, "{counts:?}");
     }
 }

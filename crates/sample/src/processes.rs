@@ -5,7 +5,10 @@ use std::os::fd::OwnedFd;
 use mainstay_types::ProcessSample;
 use rustix::fs::{Dir, Mode, OFlags, open, readlinkat, stat};
 
-use crate::{ReadError, files::Directory};
+use crate::{
+    ReadError,
+    files::{Buffer, Directory},
+};
 
 /// Of a process with more open files, sockets are not told apart: a look at each would cost more than it is worth.
 const MANY: u64 = 10_000;
@@ -40,7 +43,7 @@ impl Processes {
         &mut self,
         directory: &Directory,
         rarely: bool,
-        buffer: &mut Vec<u8>,
+        buffer: &mut Buffer,
     ) -> Result<ProcessSample, ReadError> {
         self.pids.clear();
         if let Some(text) = directory.text("cgroup.procs", buffer)? {
@@ -157,13 +160,13 @@ mod tests {
         std::fs::write(dir.path().join("cgroup.procs"), format!("{own}\n")).unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let mut processes = Processes::new(false);
-        let found = processes.read(&directory, false, &mut Vec::new()).unwrap();
+        let found = processes.read(&directory, false, &mut Buffer::default()).unwrap();
         assert_eq!(found.count, 1);
         assert!(found.descriptors >= 4 && found.sockets >= 1, "{found:?}");
         assert!(found.open_files.is_some_and(|limit| limit == -1 || limit > 3), "{found:?}");
         assert_eq!(processes.first(), Some(own));
         std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
-        let found = processes.read(&directory, true, &mut Vec::new()).unwrap();
+        let found = processes.read(&directory, true, &mut Buffer::default()).unwrap();
         assert_eq!((found.count, found.descriptors, found.sockets), (0, 0, 0), "they ended");
         assert_eq!(processes.first(), None);
     }

@@ -3,10 +3,11 @@
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups};
 use mainstay_types::{IoSample, Limits, MemorySample, Sample};
+use rustix::io::Errno;
 
 use crate::{
     cgroup::{Glance, ReadError, empty},
-    files::Directory,
+    files::{Buffer, Directory, Share, Unread},
     parse::{blkio, keyed, number},
 };
 
@@ -25,7 +26,8 @@ const IO_FILES: [(&str, &str); 4] = [
 #[derive(Debug)]
 pub(crate) struct Directories {
     account: Directory,
-    cpu: Option<Directory>,
+    /// Most machines have these two controllers in one hierarchy: then it is the same.
+    cpu: Cpu,
     memory: Option<Directory>,
     disks: Option<Directory>,
     pids: Option<Directory>,
@@ -34,19 +36,67 @@ pub(crate) struct Directories {
     io_files: Vec<(&'static str, &'static str)>,
 }
 
+#[derive(Debug)]
+enum Cpu {
+    None,
+    WithAccount,
+    Apart(Directory),
+}
+
 impl Directories {
-    pub(crate) fn open(hierarchy: &Cgroups, path: &CgroupPath) -> Result<Self, ReadError> {
-        let open = |controller: &str| {
-            hierarchy.directory_of(controller, path).and_then(|directory| Directory::open(&directory).ok())
+    pub(crate) fn open(
+        hierarchy: &Cgroups,
+        path: &CgroupPath,
+        share: &mut Share,
+        buffer: &mut Buffer,
+    ) -> Result<Self, ReadError> {
+        let mut open = |controller: &str| match hierarchy.directory_of(controller, path) {
+            Some(directory) => match Directory::open_within(&directory, share) {
+                Ok(directory) => Ok(Some(directory)),
+                Err(Errno::NOENT) => Ok(None),
+                Err(error) => Err(ReadError::Failed(error.raw_os_error())),
+            },
+            None => Ok(None),
         };
-        let account = open("cpuacct").ok_or(ReadError::Gone)?;
-        let disks = open("blkio");
-        let mut scratch = Vec::new();
-        let is_there = |(bytes, _): &(&'static str, &'static str)| {
-            disks.as_ref().is_some_and(|disks| disks.read(bytes, &mut scratch).is_ok())
+        let account = open("cpuacct")?.ok_or(ReadError::Gone)?;
+        let cpu = if hierarchy.directory_of("cpu", path).is_some_and(|path| account.is_at(&path)) {
+            Cpu::WithAccount
+        } else {
+            open("cpu")?.map_or(Cpu::None, Cpu::Apart)
         };
-        let io_files = IO_FILES.into_iter().filter(is_there).collect();
-        Ok(Self { account, cpu: open("cpu"), memory: open("memory"), disks, pids: open("pids"), io_files })
+        let (memory, disks, pids) = (open("memory")?, open("blkio")?, open("pids")?);
+        let mut io_files = Vec::new();
+        for pair in IO_FILES {
+            match disks.as_ref().map(|disks| disks.read(pair.0, buffer)) {
+                None => break,
+                Some(Err(Unread::Missing)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                Some(Ok(_)) => io_files.push(pair),
+            }
+        }
+        Ok(Self { account, cpu, memory, disks, pids, io_files })
+    }
+
+    /// A reading is over.
+    pub(crate) fn rest(&mut self) {
+        self.account.rest();
+        if let Cpu::Apart(cpu) = &mut self.cpu {
+            cpu.rest();
+        }
+        [&mut self.memory, &mut self.disks, &mut self.pids].into_iter().flatten().for_each(Directory::rest);
+    }
+
+    const fn cpu(&self) -> Option<&Directory> {
+        match &self.cpu {
+            Cpu::None => None,
+            Cpu::WithAccount => Some(&self.account),
+            Cpu::Apart(cpu) => Some(cpu),
+        }
+    }
+
+    /// Whether what it counts of disks holds for the cgroups below, too.
+    pub(crate) fn adds_up(&self) -> bool {
+        self.io_files.first().is_none_or(|(bytes, _)| bytes.ends_with("_recursive"))
     }
 
     pub(crate) fn made_at(&self) -> Timestamp {
@@ -57,13 +107,32 @@ impl Directories {
         &self.account
     }
 
-    pub(crate) fn glance(&self, buffer: &mut Vec<u8>) -> Result<Glance, ReadError> {
-        let cpu_ns = number(self.account.read("cpuacct.usage", buffer)?).unwrap_or_default();
-        let memory = self.memory.as_ref().map(|memory| memory.number("memory.usage_in_bytes", buffer));
-        Ok(Glance { cpu_ns, memory: memory.transpose()?.flatten().unwrap_or_default() })
+    pub(crate) fn glance(&self, last: &Sample, buffer: &mut Buffer) -> Result<Glance, ReadError> {
+        if number(self.account.read("cpuacct.usage", buffer)?) != Some(last.cpu.usage_ns) {
+            return Ok(Glance::Changed);
+        }
+        if let Some(memory) = &self.memory
+            && memory.number("memory.usage_in_bytes", buffer)? != last.memory.map(|memory| memory.usage)
+        {
+            return Ok(Glance::Changed);
+        }
+        let is_same = self.io(buffer)?.1 == last.io;
+        Ok(if is_same { Glance::Same(None) } else { Glance::Changed })
     }
 
-    pub(crate) fn read(&mut self, at: Timestamp, buffer: &mut Vec<u8>) -> Result<Sample, ReadError> {
+    /// What was done to disks, and which of the files said so.
+    fn io(&self, buffer: &mut Buffer) -> Result<(usize, Vec<IoSample>), ReadError> {
+        for (at, files) in self.io_files.iter().enumerate() {
+            let Some(disks) = &self.disks else { break };
+            let found = read_disks(disks, *files, buffer)?;
+            if !found.is_empty() {
+                return Ok((at, found));
+            }
+        }
+        Ok((0, Vec::new()))
+    }
+
+    pub(crate) fn read(&mut self, at: Timestamp, buffer: &mut Buffer) -> Result<Sample, ReadError> {
         let mut sample = empty(at);
         let text = self.account.read("cpuacct.usage", buffer)?;
         sample.cpu.usage_ns = number(text).unwrap_or_default();
@@ -74,7 +143,7 @@ impl Directories {
                 _ => {}
             }
         }
-        if let Some(cpu) = &self.cpu {
+        if let Some(cpu) = self.cpu() {
             for (key, value) in cpu.text("cpu.stat", buffer)?.map(keyed).into_iter().flatten() {
                 match key {
                     b"nr_periods" => sample.cpu.periods = value,
@@ -89,16 +158,11 @@ impl Directories {
         if let Some(memory) = &self.memory {
             sample.memory = read_memory(memory, buffer)?;
         }
-        if let Some(disks) = &self.disks {
-            for at in 0..self.io_files.len() {
-                let Some(files) = self.io_files.get(at) else { break };
-                sample.io = read_disks(disks, *files, buffer)?;
-                if !sample.io.is_empty() {
-                    self.io_files.swap(0, at);
-                    break;
-                }
-            }
+        let (from, io) = self.io(buffer)?;
+        if from > 0 {
+            self.io_files.swap(0, from);
         }
+        sample.io = io;
         if let Some(pids) = &self.pids {
             sample.pids.current = pids.number("pids.current", buffer)?.unwrap_or_default();
             sample.pids.max = pids.number("pids.max", buffer)?;
@@ -106,35 +170,37 @@ impl Directories {
         Ok(sample)
     }
 
-    pub(crate) fn limits(&self, buffer: &mut Vec<u8>) -> Limits {
+    pub(crate) fn limits(&self, buffer: &mut Buffer) -> Result<Limits, ReadError> {
         let mut limits = Limits::default();
-        if let Some(cpu) = &self.cpu {
-            let quota = cpu.read("cpu.cfs_quota_us", buffer).ok().filter(|text| !text.starts_with(b"-"));
+        if let Some(cpu) = self.cpu() {
+            let quota = cpu.text("cpu.cfs_quota_us", buffer)?.filter(|text| !text.starts_with(b"-"));
             limits.cpu_quota_us = quota.and_then(number);
-            limits.cpu_period_us = value(cpu, "cpu.cfs_period_us", buffer).unwrap_or_default();
-            limits.cpu_shares = value(cpu, "cpu.shares", buffer).unwrap_or_default();
+            limits.cpu_period_us = cpu.number("cpu.cfs_period_us", buffer)?.unwrap_or_default();
+            limits.cpu_shares = cpu.number("cpu.shares", buffer)?.unwrap_or_default();
         }
         if let Some(memory) = &self.memory {
-            let limit = |name, buffer: &mut Vec<u8>| value(memory, name, buffer).filter(|v| *v < UNLIMITED);
-            limits.memory = limit("memory.limit_in_bytes", buffer);
-            limits.swap = limit("memory.memsw.limit_in_bytes", buffer);
-            limits.memory_reservation = limit("memory.soft_limit_in_bytes", buffer).unwrap_or_default();
+            let mut limit = |name| -> Result<Option<u64>, ReadError> {
+                Ok(memory.number(name, buffer)?.filter(|limit| *limit < UNLIMITED))
+            };
+            limits.memory = limit("memory.limit_in_bytes")?;
+            limits.swap = limit("memory.memsw.limit_in_bytes")?;
+            limits.memory_reservation = limit("memory.soft_limit_in_bytes")?.unwrap_or_default();
         }
-        limits
+        Ok(limits)
     }
 }
 
 pub(crate) fn memory_of(
     hierarchy: &Cgroups,
     path: &CgroupPath,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
 ) -> Result<Option<MemorySample>, ReadError> {
     let Some(directory) = hierarchy.directory_of("memory", path) else { return Ok(None) };
     let directory = Directory::open(&directory).map_err(|_| ReadError::Gone)?;
     read_memory(&directory, buffer)
 }
 
-fn read_memory(directory: &Directory, buffer: &mut Vec<u8>) -> Result<Option<MemorySample>, ReadError> {
+fn read_memory(directory: &Directory, buffer: &mut Buffer) -> Result<Option<MemorySample>, ReadError> {
     let Some(usage) = directory.number("memory.usage_in_bytes", buffer)? else { return Ok(None) };
     let mut memory = MemorySample { usage, ..MemorySample::default() };
     let mut own = MemorySample::default();
@@ -181,7 +247,7 @@ fn read_memory(directory: &Directory, buffer: &mut Vec<u8>) -> Result<Option<Mem
 fn read_disks(
     directory: &Directory,
     (bytes, operations): (&str, &str),
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
 ) -> Result<Vec<IoSample>, ReadError> {
     let mut found: Vec<IoSample> = Vec::new();
     let mut add = |device: (u32, u32), change: &mut dyn FnMut(&mut IoSample)| {
@@ -206,8 +272,4 @@ fn read_disks(
         }
     }
     Ok(found)
-}
-
-fn value(directory: &Directory, name: &str, buffer: &mut Vec<u8>) -> Option<u64> {
-    directory.number(name, buffer).ok().flatten()
 }

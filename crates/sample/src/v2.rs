@@ -1,12 +1,15 @@
 //! The unified hierarchy.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups, weight_to_shares};
-use mainstay_types::{Limits, MemorySample, Pressures, Sample};
+use mainstay_types::{IoSample, Limits, MemorySample, Pressure, Pressures, Sample};
+use rustix::io::Errno;
 
 use crate::{
     cgroup::{Glance, ReadError, empty},
-    files,
+    files::{self, Buffer, Share, Unread},
     parse::{self, keyed},
 };
 
@@ -22,15 +25,32 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn open(hierarchy: &Cgroups, path: &CgroupPath, is_root: bool) -> Result<Self, ReadError> {
-        let directory = hierarchy.directory_of("", path).ok_or(ReadError::Gone)?;
-        let files = files::Directory::open(&directory).map_err(|error| match error {
-            rustix::io::Errno::NOENT => ReadError::Gone,
-            error => ReadError::Failed(error.raw_os_error()),
-        })?;
-        let proc = if is_root { files::Directory::open("/proc".as_ref()).ok() } else { None };
-        let pressure = files.read("cpu.pressure", &mut Vec::new()).is_ok();
+    pub(crate) fn open(
+        hierarchy: &Cgroups,
+        path: &CgroupPath,
+        share: &mut Share,
+        buffer: &mut Buffer,
+    ) -> Result<Self, ReadError> {
+        let mut open = |path: &Path| {
+            files::Directory::open_within(path, share).map_err(|error| match error {
+                Errno::NOENT => ReadError::Gone,
+                error => ReadError::Failed(error.raw_os_error()),
+            })
+        };
+        let files = open(&hierarchy.directory_of("", path).ok_or(ReadError::Gone)?)?;
+        let proc = if path.as_str() == "/" { open("/proc".as_ref()).ok() } else { None };
+        let pressure = match files.read("cpu.pressure", buffer) {
+            Ok(_) => true,
+            Err(Unread::Missing) => false,
+            Err(error) => return Err(error.into()),
+        };
         Ok(Self { files, proc, pressure })
+    }
+
+    /// A reading is over.
+    pub(crate) fn rest(&mut self) {
+        self.files.rest();
+        self.proc.iter_mut().for_each(files::Directory::rest);
     }
 
     pub(crate) fn made_at(&self) -> Timestamp {
@@ -41,14 +61,40 @@ impl Directory {
         &self.files
     }
 
-    pub(crate) fn glance(&self, buffer: &mut Vec<u8>) -> Result<Glance, ReadError> {
+    pub(crate) fn glance(&self, last: &Sample, buffer: &mut Buffer) -> Result<Glance, ReadError> {
         let text = self.files.read("cpu.stat", buffer)?;
-        let used = keyed(text).find(|(key, _)| *key == b"usage_usec").map_or(0, |(_, value)| value);
-        let memory = self.files.number("memory.current", buffer)?.unwrap_or_default();
-        Ok(Glance { cpu_ns: used.saturating_mul(MICROSECOND), memory })
+        let used = keyed(text).find(|(key, _)| *key == b"usage_usec");
+        if used.map(|(_, used)| used.saturating_mul(MICROSECOND)) != Some(last.cpu.usage_ns) {
+            return Ok(Glance::Changed);
+        }
+        if self.files.number("memory.current", buffer)? != last.memory.map(|memory| memory.usage)
+            || self.io(buffer)? != last.io
+        {
+            return Ok(Glance::Changed);
+        }
+        let pressure = self.pressures(buffer)?;
+        Ok(Glance::Same((pressure != last.pressure).then_some(pressure).flatten()))
     }
 
-    pub(crate) fn read(&mut self, at: Timestamp, buffer: &mut Vec<u8>) -> Result<Sample, ReadError> {
+    fn io(&self, buffer: &mut Buffer) -> Result<Vec<IoSample>, ReadError> {
+        Ok(self.files.text("io.stat", buffer)?.map(parse::io_stat).unwrap_or_default())
+    }
+
+    fn pressures(&self, buffer: &mut Buffer) -> Result<Option<Pressures>, ReadError> {
+        if !self.pressure {
+            return Ok(None);
+        }
+        let mut of = |name| -> Result<Pressure, ReadError> {
+            Ok(self.files.text(name, buffer)?.and_then(parse::pressure).unwrap_or_default())
+        };
+        Ok(Some(Pressures {
+            cpu: of("cpu.pressure")?,
+            memory: of("memory.pressure")?,
+            io: of("io.pressure")?,
+        }))
+    }
+
+    pub(crate) fn read(&mut self, at: Timestamp, buffer: &mut Buffer) -> Result<Sample, ReadError> {
         let mut sample = empty(at);
         let text = self.files.read("cpu.stat", buffer)?;
         let cpu = &mut sample.cpu;
@@ -66,24 +112,14 @@ impl Directory {
             }
         }
         sample.memory = self.memory(buffer)?;
-        sample.io = self.files.text("io.stat", buffer)?.map(parse::io_stat).unwrap_or_default();
+        sample.io = self.io(buffer)?;
         sample.pids.current = self.files.number("pids.current", buffer)?.unwrap_or_default();
-        if self.pressure {
-            sample.pressure = Some(Pressures {
-                cpu: self.files.text("cpu.pressure", buffer)?.and_then(parse::pressure).unwrap_or_default(),
-                memory: self
-                    .files
-                    .text("memory.pressure", buffer)?
-                    .and_then(parse::pressure)
-                    .unwrap_or_default(),
-                io: self.files.text("io.pressure", buffer)?.and_then(parse::pressure).unwrap_or_default(),
-            });
-        }
+        sample.pressure = self.pressures(buffer)?;
         sample.pids.max = self.files.number("pids.max", buffer)?;
         Ok(sample)
     }
 
-    pub(crate) fn memory(&self, buffer: &mut Vec<u8>) -> Result<Option<MemorySample>, ReadError> {
+    pub(crate) fn memory(&self, buffer: &mut Buffer) -> Result<Option<MemorySample>, ReadError> {
         let mut memory = MemorySample::default();
         let Some(text) = self.files.text("memory.stat", buffer)? else { return Ok(None) };
         for (key, value) in keyed(text) {
@@ -107,12 +143,13 @@ impl Directory {
         if let Some(proc) = &self.proc {
             // What upstream counts for the machine; the kernel's own memory is not in it.
             memory.usage = memory.rss.saturating_add(memory.cache);
-            if let Ok(text) = proc.read("meminfo", buffer) {
+            if let Some(text) = proc.optional("meminfo", buffer)? {
                 let total = parse::meminfo(text, b"SwapTotal").unwrap_or_default();
                 memory.swap = total.saturating_sub(parse::meminfo(text, b"SwapFree").unwrap_or_default());
             }
         } else {
-            memory.usage = self.files.number("memory.current", buffer)?.unwrap_or_default();
+            let Some(usage) = self.files.number("memory.current", buffer)? else { return Ok(None) };
+            memory.usage = usage;
             memory.swap = self.files.number("memory.swap.current", buffer)?.unwrap_or_default();
             memory.max_usage = self.files.number("memory.peak", buffer)?.unwrap_or_default();
             for (key, value) in self.files.text("memory.events", buffer)?.map(keyed).into_iter().flatten() {
@@ -134,25 +171,24 @@ impl Directory {
         Ok(Some(memory))
     }
 
-    pub(crate) fn limits(&self, buffer: &mut Vec<u8>) -> Limits {
+    pub(crate) fn limits(&self, buffer: &mut Buffer) -> Result<Limits, ReadError> {
         let mut limits = Limits::default();
-        let read = |name: &str, buffer: &mut Vec<u8>| self.files.number(name, buffer).ok().flatten();
-        if let Some((quota, period)) = self.files.read("cpu.max", buffer).ok().and_then(parse::cpu_max) {
+        if let Some((quota, period)) = self.files.text("cpu.max", buffer)?.and_then(parse::cpu_max) {
             limits.cpu_quota_us = quota;
             limits.cpu_period_us = period;
         }
-        let weight = read("cpu.weight", buffer).and_then(|weight| i64::try_from(weight).ok());
+        let weight = self.files.number("cpu.weight", buffer)?.and_then(|weight| i64::try_from(weight).ok());
         limits.cpu_shares = weight.and_then(|w| u64::try_from(weight_to_shares(w)).ok()).unwrap_or_default();
         if let Some(proc) = &self.proc {
-            if let Ok(text) = proc.read("meminfo", buffer) {
+            if let Some(text) = proc.optional("meminfo", buffer)? {
                 limits.memory = parse::meminfo(text, b"MemTotal");
                 limits.swap = parse::meminfo(text, b"SwapTotal");
             }
         } else {
-            limits.memory = read("memory.max", buffer);
-            limits.swap = read("memory.swap.max", buffer);
-            limits.memory_reservation = read("memory.min", buffer).unwrap_or_default();
+            limits.memory = self.files.number("memory.max", buffer)?;
+            limits.swap = self.files.number("memory.swap.max", buffer)?;
+            limits.memory_reservation = self.files.number("memory.min", buffer)?.unwrap_or_default();
         }
-        limits
+        Ok(limits)
     }
 }

@@ -8,7 +8,7 @@ mod families;
 
 use std::{
     io::Write as _,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
@@ -30,7 +30,6 @@ use crate::{
     metrics,
     request::takes_gzip,
     route::App,
-    stats,
 };
 
 use families::whole;
@@ -42,11 +41,14 @@ const PIECE: usize = 16 << 10;
 /// And what the last cgroup may add to them, as a rule.
 const MORE: usize = 2 << 10;
 
+/// Of readings, of disks, and whether the machine is known.
+type Version = (u64, u64, bool);
+
 /// What is kept between requests.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    compressed: Mutex<Option<((u64, u64), Compressed)>>,
-    machine: tokio::sync::OnceCell<Arc<Machine>>,
+    compressed: Mutex<Option<(Version, Compressed)>>,
+    machine: OnceLock<Arc<Machine>>,
 }
 
 /// Made once, however many ask for it meanwhile.
@@ -63,12 +65,8 @@ pub(crate) struct Machine {
 
 /// `/metrics/cadvisor`.
 pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
-    let host = app.host.clone();
-    let machine = app.cadvisor.machine.get_or_try_init(|| async {
-        stats::MACHINE.run(stats::MACHINE_DEADLINE, move || Machine::of(&host)).await.map(Arc::new)
-    });
-    // Where a disk does not answer, the rest is told, and it is asked again.
-    let machine = machine.await.map(Arc::clone).unwrap_or_default();
+    // Nobody waits here for what is not known yet: what is there is told.
+    let machine = app.cadvisor.machine.get().cloned().unwrap_or_default();
     let names: Vec<String> = call.query.all("name[]").map(str::to_owned).collect();
     let samples = app.state.samples.borrow().clone();
     let disks = app.state.disks.found.borrow().clone();
@@ -97,11 +95,17 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
 }
 
 impl Kept {
+    /// Looks at the machine, once. Blocks, on the kernel's own files.
+    pub(crate) fn look(&self, host: &Host) {
+        self.machine.get_or_init(|| Arc::new(Machine::of(host)));
+    }
+
     async fn compressed(&self, source: Source) -> Bytes {
         if !source.names.is_empty() {
             return compress(source).await;
         }
-        let version = (source.samples.generation, source.disks.generation);
+        let machine = !source.machine.after.is_empty();
+        let version = (source.samples.generation, source.disks.generation, machine);
         let page = {
             let mut newest = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
             match newest.as_ref().filter(|(of, _)| *of == version) {
@@ -235,12 +239,13 @@ fn rows<'a>(source: &'a Source) -> Vec<Row<'a>> {
     let old_names = source.families.old_names;
     let nobody = Whose { container: "", id: "/", image: "", name: "", namespace: "", pod: "", old_names };
     let mut rows = Vec::with_capacity(4 + samples.pods.len() * 3);
+    let row = Row::new(&nobody, root, samples);
     rows.push(Row {
         network: samples.network.as_deref(),
         devices: &source.disks.devices,
-        memory_limit: source.machine.memory_bytes,
+        memory_limit: source.machine.memory_bytes.max(row.memory_limit),
         begun_by_process: true,
-        ..Row::new(&nobody, root, samples)
+        ..row
     });
     let mut paths: Vec<&str> = Vec::new();
     for slice in &samples.slices {
@@ -493,8 +498,11 @@ impl Text {
     }
 
     fn interfaces(&mut self, row: &Row<'_>, value: impl Fn(&InterfaceSample) -> u64) {
-        for interface in row.network.iter().flat_map(|network| &network.interfaces) {
-            self.put(row, ["", &label("interface", &interface.name), "", ""], number(value(interface)));
+        let Some(network) = row.network else { return };
+        let stamp = stamp(network.at);
+        for interface in &network.interfaces {
+            let labels = ["", &*label("interface", &interface.name), "", ""];
+            self.put_at(row, labels, number(value(interface)), &stamp);
         }
     }
 
@@ -528,9 +536,9 @@ fn label(name: &str, value: &str) -> String {
 }
 
 impl Machine {
-    /// Looks at the machine, once. Blocks.
     fn of(host: &Host) -> Self {
-        let looked = host.machine_info(String::new());
+        // File systems are told of by those who look at disks; here they would only be waited for.
+        let looked = host.machine_facts(String::new());
         let mut before = Exposition::default();
         let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
         before.family("cadvisor_version_info", help, Kind::Gauge);

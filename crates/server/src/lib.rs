@@ -74,7 +74,13 @@ pub use tls::{SelfSignedError, Tls, TlsError, TlsSettings, ensure_self_signed, t
 /// The reader of request targets without a connection, for fuzzing.
 #[doc(hidden)]
 pub mod fuzz {
-    use crate::{form, log_query::LogQuery, request};
+    use crate::{form, log_query::LogQuery, own_families, request};
+
+    /// Reads the kernel's files about a process; what came of it, in words.
+    #[must_use]
+    pub fn process(text: &str) -> String {
+        own_families::formats(text)
+    }
 
     /// Reads a path with its query; what came of it, in words. Panics if cleaning a path leaves a way out of it.
     #[must_use]

@@ -241,6 +241,11 @@ impl Bound {
             tasks: tasks.clone(),
             shutdown: tasks.shutdown(),
         });
+        let looking = app.clone();
+        tasks.spawn("machine", async move {
+            // Fails only when the process ends.
+            drop(tokio::task::spawn_blocking(move || looking.cadvisor.look(&looking.host)).await);
+        });
         let (listener, file) = self.socket;
         let serving = app.clone();
         tasks.spawn_critical("server socket", async move {

@@ -15,7 +15,7 @@ use mainstay_types::{
 
 use crate::exposition::{Exposition, Kind};
 
-pub(crate) use process::Own;
+pub(crate) use process::{Own, formats};
 use process::{limit, open_files};
 
 /// What is known of the process from its start on.

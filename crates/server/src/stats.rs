@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use jiff::Timestamp;
+use mainstay_host::Host;
 use mainstay_task::Lane;
 use mainstay_types::{ContainerSample, FullName, IoSample, NodeSnapshot, PodSamples, Sample, Samples};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
@@ -30,9 +31,9 @@ const MAX_BODY: usize = 64 << 10;
 const DEFAULT_STATS: i64 = 60;
 
 /// Looking at the machine asks every file system for its size.
-pub(crate) static MACHINE: Lane = Lane::new(1);
-pub(crate) const MACHINE_DEADLINE: Duration = Duration::from_secs(10);
-const MACHINE_REFRESH: Duration = Duration::from_millis(500);
+static MACHINE: Lane = Lane::new(1);
+/// One that does not say it is not waited for.
+const MACHINE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long what was found of the machine holds; little of it ever changes.
 const MACHINE_AGE: Duration = Duration::from_secs(60);
 
@@ -53,10 +54,7 @@ pub(crate) async fn spec(app: &App) -> Answer {
         return typed(json);
     }
     let host = app.host.clone();
-    // Who has an old answer does not wait for a disk.
-    let is_kept = app.machine.get(Duration::MAX).is_some();
-    let patience = if is_kept { MACHINE_REFRESH } else { MACHINE_DEADLINE };
-    let looked = MACHINE.run(patience, move || {
+    let looked = MACHINE.run(MACHINE_PATIENCE, move || {
         host.machine_info(Timestamp::now().to_string()).map_err(|error| error.to_string())
     });
     match looked.await.map_err(|error| error.to_string()).flatten().and_then(|info| indented_json(&info)) {
@@ -65,8 +63,23 @@ pub(crate) async fn spec(app: &App) -> Answer {
             *app.machine.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
             typed(json)
         }
-        // What was true a while ago is better than nothing, and says when it was.
-        Err(error) => app.machine.get(Duration::MAX).map_or_else(|| internal(&error), typed),
+        // What was true a while ago is better than nothing, and says when it was; where there is nothing yet, the machine is
+        // told of without its file systems.
+        Err(_) => match app.machine.get(Duration::MAX) {
+            Some(json) => typed(json),
+            None => without_filesystems(app.host.clone()).await,
+        },
+    }
+}
+
+async fn without_filesystems(host: Host) -> Answer {
+    let facts = tokio::task::spawn_blocking(move || {
+        let facts = host.machine_facts(Timestamp::now().to_string()).map_err(|error| error.to_string());
+        facts.and_then(|facts| indented_json(&facts))
+    });
+    match facts.await.map_err(|error| error.to_string()).flatten() {
+        Ok(json) => typed(json),
+        Err(error) => internal(&error),
     }
 }
 

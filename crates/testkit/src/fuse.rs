@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
 /// The kernel's number of the question that a new file system must answer.
 const INIT: u32 = 26;
@@ -41,6 +41,14 @@ impl HungFilesystem {
     /// # Errors
     /// Without root, or without FUSE in the kernel.
     pub fn mount(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::mount_as("mainstay-hung", path)
+    }
+
+    /// The same under a name of its own: one that begins with `/dev/` is a disk of the machine's for whoever looks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn mount_as(source: &str, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let device = OpenOptions::new()
             .read(true)
@@ -50,7 +58,7 @@ impl HungFilesystem {
             .context("cannot open /dev/fuse; does the kernel have FUSE?")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0\0", device.as_raw_fd());
         let options = std::ffi::CString::from_vec_with_nul(options.into_bytes())?;
-        mount("mainstay-hung", &path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+        mount(source, &path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
             .with_context(|| format!("cannot mount over {}", path.display()))?;
         let (end, unanswered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (told, counted) = (Arc::clone(&end), Arc::clone(&unanswered));
@@ -69,6 +77,18 @@ impl HungFilesystem {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Gives the calling thread, and whatever it starts from now on, mounts of its own: nobody else on the machine sees what is
+/// mounted then.
+///
+/// # Errors
+/// Without root.
+pub fn own_mounts() -> Result<()> {
+    #[expect(deprecated, reason = "the other one is unsafe for flags that are not given here")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).context("cannot have own mounts")?;
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", flags).context("cannot keep mounts to ourselves")
 }
 
 /// Answers the first question and collects the others. With the end of the device the kernel answers all of them.

@@ -259,7 +259,8 @@ fn glob_two(dir: &Path, file: &str) -> Vec<PathBuf> {
 
 /// Mount points below `dir`, the newest first.
 fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let info = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // The thread's: it may have mounts of its own.
+    let info = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let mut points: Vec<PathBuf> = info
         .lines()
         .filter_map(|line| line.split(' ').nth(4))

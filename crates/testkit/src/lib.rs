@@ -43,7 +43,7 @@ pub use containerd::{Containerd, ContainerdBuilder, Flavor};
 pub use control_plane::ControlPlane;
 pub use environment::{CgroupDriver, nfs_export, patient};
 pub use flaky_proxy::{FlakyProxy, Mood};
-pub use fuse::HungFilesystem;
+pub use fuse::{HungFilesystem, own_mounts};
 pub use http::{Body, Http, Response};
 pub use image::{BUSYBOX, Image, PAUSE};
 pub use instance::{Instance, Kind};

@@ -296,6 +296,10 @@ pub struct SampleCost {
     pub cgroups: u32,
     /// Cgroups that could not be read, other than those that had gone.
     pub failed: u32,
+    /// Files and directories that were to be opened for it.
+    pub opens: u64,
+    /// Pieces of files that were read for it.
+    pub reads: u64,
 }
 
 /// One pod.

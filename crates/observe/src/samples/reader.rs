@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,13 +10,13 @@ use std::{
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupNames, CgroupPath, Cgroups, Driver};
 use mainstay_podspec::runtime::QosClass;
-use mainstay_sample::{Cgroup, ReadError, network_of, task_counts};
+use mainstay_sample::{Budget, Buffer, Cgroup, ReadError, Rising, network_of, task_counts};
 use mainstay_types::{
     ContainerName, ContainerPhase, ContainerSample, FullName, NetworkSample, ObservedPod, PodSamples, PodUid,
     Sample, SampleCost, Samples, SandboxSample, SliceRole, SliceSample,
 };
 use rustix::time::{ClockId, clock_gettime};
-use tracing::debug;
+use tracing::{debug, error};
 
 /// The process whose network is the machine's.
 const FIRST_PROCESS: i32 = 1;
@@ -98,12 +99,26 @@ fn thread_time() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// Keeps cgroups open between readings.
+/// How a cgroup and a network are read; tests have other ways.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ways {
+    cgroup: fn(&mut Cgroup, Timestamp, &mut Buffer) -> Result<Arc<Sample>, ReadError>,
+    network: fn(i32, Timestamp, &mut Buffer) -> Option<NetworkSample>,
+}
+
+impl Default for Ways {
+    fn default() -> Self {
+        Self { cgroup: Cgroup::read, network: network_of }
+    }
+}
+
+/// Keeps cgroups open between readings, as far as the budget allows.
 #[derive(Debug)]
 pub(super) struct Reader {
     names: CgroupNames,
     hierarchy: Cgroups,
-    buffer: Vec<u8>,
+    hand: Hand,
+    network: Rising,
     root: Option<Cgroup>,
     slices: Vec<Slice>,
     services: Option<CgroupPath>,
@@ -111,6 +126,24 @@ pub(super) struct Reader {
     /// How many pods were opened so far, by which each has its turn.
     opened: u32,
     disks: Arc<HashMap<(u32, u32), Arc<str>>>,
+}
+
+/// What every reading needs.
+#[derive(Debug)]
+struct Hand {
+    ways: Ways,
+    budget: Budget,
+    buffer: Buffer,
+    cost: SampleCost,
+}
+
+/// Why there is no reading of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// It is not there any more, or there is no use in keeping it open.
+    Gone,
+    /// Not now.
+    Failed,
 }
 
 /// A cgroup that is no pod's; open while it is there.
@@ -130,6 +163,7 @@ struct Open {
     /// When it and what is below are read whole.
     turn: u32,
     pod: Cgroup,
+    network: Rising,
     /// By the runtime's ID, each with its path.
     below: HashMap<String, Box<(Arc<str>, Cgroup)>>,
 }
@@ -140,6 +174,7 @@ impl Reader {
         hierarchy: Cgroups,
         slices: Vec<(SliceRole, CgroupPath)>,
         services: Option<CgroupPath>,
+        budget: Budget,
     ) -> Self {
         // Pods without requests or limits of their own, and those with: those with both have no class of their own.
         let classes =
@@ -150,14 +185,18 @@ impl Reader {
             .map(|(role, path)| Slice { role, name: name_of(&path), path, open: None })
             .collect();
         let (root, pods, disks) = (None, HashMap::new(), Arc::default());
-        Self { names, hierarchy, buffer: Vec::new(), root, slices, services, pods, opened: 0, disks }
+        let hand =
+            Hand { ways: Ways::default(), budget, buffer: Buffer::default(), cost: SampleCost::default() };
+        let network = Rising::default();
+        Self { names, hierarchy, hand, network, root, slices, services, pods, opened: 0, disks }
     }
 
     /// Reads the wanted pods, all of them or only those with a container that has not been read yet. Parents before
     /// children: the kernel then has the sums at hand.
     pub(super) fn read(&mut self, wanted: &[Wanted], all: bool, before: &Samples) -> Samples {
         let (begun, cpu_begun) = (Instant::now(), thread_time());
-        let mut cost = SampleCost::default();
+        let work_begun = self.hand.buffer.work();
+        self.hand.cost = SampleCost::default();
         let uids: HashSet<&PodUid> = wanted.iter().map(|pod| &pod.uid).collect();
         self.pods.retain(|uid, _| uids.contains(uid));
         let mut samples = Samples {
@@ -167,10 +206,11 @@ impl Reader {
         };
         if all || before.root.is_none() {
             let now = Timestamp::now();
-            samples.root = self.read_root(&mut cost).or_else(|| before.root.clone());
-            samples.network = network_of(FIRST_PROCESS, now, &mut self.buffer).map(Arc::new);
-            samples.tasks = task_counts(now, &mut self.buffer);
-            samples.slices = self.read_slices(&mut cost);
+            samples.root = self.read_root().or_else(|| before.root.clone());
+            samples.network = (self.hand.ways.network)(FIRST_PROCESS, now, &mut self.hand.buffer)
+                .map(|network| rising(&mut self.network, network, before.network.as_deref()));
+            samples.tasks = task_counts(now, &mut self.hand.buffer);
+            samples.slices = self.read_slices();
         } else {
             samples.root.clone_from(&before.root);
             samples.network.clone_from(&before.network);
@@ -179,16 +219,21 @@ impl Reader {
         }
         samples.pods.reserve(wanted.len());
         for pod in wanted {
-            let known = before.pods.get(&pod.uid).filter(|_| !all && self.knows_all(pod));
+            let last = before.pods.get(&pod.uid);
+            let known = last.filter(|_| !all && self.knows_all(pod));
             let machine = samples.network.as_ref();
-            let read = known.cloned().or_else(|| self.read_pod(pod, machine, &mut cost).map(Arc::new));
+            let last = last.map(Arc::as_ref);
+            let read = known.cloned().or_else(|| self.read_pod(pod, machine, last).map(Arc::new));
             if let Some(read) = read {
                 samples.pods.insert(pod.uid.clone(), read);
             }
         }
         self.name_disks(&samples);
         samples.disks = Arc::clone(&self.disks);
+        let (mut cost, work) = (self.hand.cost, self.hand.buffer.work());
         cost.micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        cost.opens = work.opens - work_begun.opens;
+        cost.reads = work.reads - work_begun.reads;
         samples.cost = if all { cost } else { before.cost };
         // Those of pods that have just come cost as well.
         let cpu = thread_time().saturating_sub(cpu_begun);
@@ -225,19 +270,19 @@ impl Reader {
         self.slices.extend(new);
     }
 
-    fn read_slices(&mut self, cost: &mut SampleCost) -> Vec<SliceSample> {
+    fn read_slices(&mut self) -> Vec<SliceSample> {
         self.find_services();
         let mut found = Vec::with_capacity(self.slices.len());
         for slice in &mut self.slices {
             if slice.open.is_none() {
-                slice.open = Cgroup::open(&self.hierarchy, &slice.path).ok();
+                slice.open = self.hand.open(&self.hierarchy, &slice.path);
             }
-            let sample = slice.open.as_mut().and_then(|cgroup| take(cgroup, &mut self.buffer, cost));
-            match sample {
-                Some(sample) => {
+            match slice.open.as_mut().map(|cgroup| self.hand.take(cgroup, &slice.name)) {
+                Some(Ok(sample)) => {
                     found.push(SliceSample { role: slice.role, cgroup: Arc::clone(&slice.name), sample })
                 }
-                None => slice.open = None,
+                Some(Err(Lost::Gone)) => slice.open = None,
+                Some(Err(Lost::Failed)) | None => {}
             }
         }
         found
@@ -268,59 +313,78 @@ impl Reader {
         open.is_some_and(|open| pod.all_ids().all(|id| open.below.contains_key(id)))
     }
 
-    fn read_root(&mut self, cost: &mut SampleCost) -> Option<Arc<Sample>> {
+    fn read_root(&mut self) -> Option<Arc<Sample>> {
         if self.root.is_none() {
             let path = CgroupPath::parse("/").ok()?;
-            self.root = Cgroup::open(&self.hierarchy, &path).ok();
+            self.root = self.hand.open(&self.hierarchy, &path);
         }
-        take(self.root.as_mut()?, &mut self.buffer, cost)
+        match self.hand.take(self.root.as_mut()?, "/") {
+            Ok(sample) => Some(sample),
+            Err(lost) => {
+                if lost == Lost::Gone {
+                    self.root = None;
+                }
+                None
+            }
+        }
     }
 
     fn read_pod(
         &mut self,
         wanted: &Wanted,
         machine: Option<&Arc<NetworkSample>>,
-        cost: &mut SampleCost,
+        last: Option<&PodSamples>,
     ) -> Option<PodSamples> {
+        let hand = &mut self.hand;
         if !self.pods.contains_key(&wanted.uid) {
             // Which class it is of can be seen from where its cgroup is.
             let found = self
                 .names
                 .pods(&wanted.uid)
                 .into_iter()
-                .find_map(|path| Cgroup::open(&self.hierarchy, &path).ok().map(|pod| (path, pod)));
+                .find_map(|path| hand.open(&self.hierarchy, &path).map(|pod| (path, pod)));
             let (path, pod) = found?;
             let turn = self.opened;
             self.opened = turn.wrapping_add(1);
-            let open =
-                Open { name: name_of(&path), path, turn, pod: pod.in_turn(turn), below: HashMap::new() };
+            let open = Open {
+                name: name_of(&path),
+                path,
+                turn,
+                pod: pod.in_turn(turn),
+                network: Rising::default(),
+                below: HashMap::new(),
+            };
             self.pods.insert(wanted.uid.clone(), Box::new(open));
         }
         let open = self.pods.get_mut(&wanted.uid)?;
-        let Some(pod) = take(&mut open.pod, &mut self.buffer, cost) else {
-            // It went, or was made anew: looked for again next time.
-            self.pods.remove(&wanted.uid);
-            return None;
+        let pod = match hand.take(&mut open.pod, &open.name) {
+            Ok(pod) => pod,
+            Err(Lost::Failed) => return None,
+            Err(Lost::Gone) => {
+                // It went, or was made anew: looked for again next time.
+                self.pods.remove(&wanted.uid);
+                return None;
+            }
         };
         // What is below has done nothing either, or the pod's own cgroup would have counted it.
-        let idle = open.pod.is_idle();
+        let idle = open.pod.is_idle().then_some(pod.at);
         let ids: HashSet<&str> = wanted.all_ids().map(String::as_str).chain(wanted.sandbox_id()).collect();
         open.below.retain(|id, _| ids.contains(id.as_str()));
         let mut process = None;
         let mut read = |id: &str| {
             if !open.below.contains_key(id) {
-                let (path, cgroup) = open_below(&self.hierarchy, self.names.driver(), &open.path, id)?;
+                let (path, cgroup) = open_below(hand, &self.hierarchy, self.names.driver(), &open.path, id)?;
                 open.below.insert(id.to_owned(), Box::new((path, cgroup.in_turn(open.turn))));
             }
             let (path, cgroup) = open.below.get_mut(id)?.as_mut();
             let path = Arc::clone(path);
-            let again = if idle { cgroup.repeat(Timestamp::now()) } else { None };
-            let sample = again.or_else(|| take(cgroup, &mut self.buffer, cost));
+            let again = idle.and_then(|at| cgroup.repeat(at));
+            let sample = again.map_or_else(|| hand.take(cgroup, &path), Ok);
             process = process.or_else(|| cgroup.process());
-            if sample.is_none() {
+            if sample == Err(Lost::Gone) {
                 open.below.remove(id);
             }
-            sample.map(|sample| (path, sample))
+            Some((path, sample.ok()?))
         };
         let sandbox = wanted.sandbox.as_ref().map(|sandbox| SandboxSample {
             id: sandbox.id.as_str().into(),
@@ -340,7 +404,14 @@ impl Reader {
         let complete = containers.len() == wanted.containers.len();
         let network = match (&wanted.sandbox, process) {
             (Some(sandbox), _) if sandbox.host_network => machine.cloned(),
-            (_, Some(pid)) => network_of(pid, Timestamp::now(), &mut self.buffer).map(Arc::new),
+            (_, Some(pid)) => {
+                // Another sandbox has another network, which begins to count anew.
+                let id = |pod: &PodSamples| pod.sandbox.as_ref().map(|sandbox| sandbox.id.clone());
+                let last = last.filter(|last| id(last) == sandbox.as_ref().map(|sandbox| sandbox.id.clone()));
+                let last = last.and_then(|last| last.network.as_deref());
+                let network = (hand.ways.network)(pid, Timestamp::now(), &mut hand.buffer);
+                network.map(|network| rising(&mut open.network, network, last))
+            }
             (_, None) => None,
         };
         Some(PodSamples {
@@ -355,6 +426,15 @@ impl Reader {
     }
 }
 
+fn rising(
+    counters: &mut Rising,
+    mut network: NetworkSample,
+    last: Option<&NetworkSample>,
+) -> Arc<NetworkSample> {
+    counters.network(&mut network, last);
+    Arc::new(network)
+}
+
 /// What a block device is called, as programs open it.
 fn disk_name((major, minor): (u32, u32)) -> Option<String> {
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -363,19 +443,41 @@ fn disk_name((major, minor): (u32, u32)) -> Option<String> {
     Some(format!("/dev/{}", name.replace('!', "/")))
 }
 
-/// Reads one, and counts it.
-fn take(cgroup: &mut Cgroup, buffer: &mut Vec<u8>, cost: &mut SampleCost) -> Option<Arc<Sample>> {
-    match cgroup.read(Timestamp::now(), buffer) {
-        Ok(sample) => {
-            cost.cgroups += 1;
-            Some(sample)
+impl Hand {
+    /// Opens one, if it is there.
+    fn open(&mut self, hierarchy: &Cgroups, path: &CgroupPath) -> Option<Cgroup> {
+        match Cgroup::open(hierarchy, path, &self.budget, &mut self.buffer) {
+            Ok(cgroup) => Some(cgroup),
+            Err(ReadError::Gone) => None,
+            Err(ReadError::Failed(code)) => {
+                debug!(cgroup = path.as_str(), code, "a cgroup could not be opened");
+                self.cost.failed += 1;
+                None
+            }
         }
-        Err(ReadError::Gone) => None,
-        Err(ReadError::Failed(code)) => {
-            debug!(code, "a cgroup could not be read");
-            cost.failed += 1;
-            None
-        }
+    }
+
+    /// Reads one, and counts it. A panic is this one's alone: the others are read.
+    fn take(&mut self, cgroup: &mut Cgroup, path: &str) -> Result<Arc<Sample>, Lost> {
+        let (read, buffer) = (self.ways.cgroup, &mut self.buffer);
+        // Unwind safety: a cgroup that panicked is not read again, and what is left in the buffer is overwritten.
+        let lost = match catch_unwind(AssertUnwindSafe(|| read(cgroup, Timestamp::now(), buffer))) {
+            Ok(Ok(sample)) => {
+                self.cost.cgroups += 1;
+                return Ok(sample);
+            }
+            Ok(Err(ReadError::Gone)) => return Err(Lost::Gone),
+            Ok(Err(ReadError::Failed(code))) => {
+                debug!(cgroup = path, code, "a cgroup could not be read");
+                Lost::Failed
+            }
+            Err(_) => {
+                error!(cgroup = path, "reading a cgroup panicked; it is left out until it can be read");
+                Lost::Gone
+            }
+        };
+        self.cost.failed += 1;
+        Err(lost)
     }
 }
 
@@ -384,30 +486,45 @@ fn name_of(path: &CgroupPath) -> Arc<str> {
 }
 
 /// The cgroup of a container or sandbox with its path: runtimes name it by its ID, each in its own way.
-fn open_below(hierarchy: &Cgroups, driver: Driver, pod: &CgroupPath, id: &str) -> Option<(Arc<str>, Cgroup)> {
+fn open_below(
+    hand: &mut Hand,
+    hierarchy: &Cgroups,
+    driver: Driver,
+    pod: &CgroupPath,
+    id: &str,
+) -> Option<(Arc<str>, Cgroup)> {
     let usual = match driver {
         Driver::Cgroupfs => [id.to_owned(), format!("crio-{id}")],
         Driver::Systemd => [format!("cri-containerd-{id}.scope"), format!("crio-{id}.scope")],
     };
-    let open = |name: &str| {
+    let mut open = |name: &str| {
         let path = pod.child(name);
-        Cgroup::open(hierarchy, &path).ok().map(|cgroup| (name_of(&path), cgroup))
+        hand.open(hierarchy, &path).map(|cgroup| (name_of(&path), cgroup))
     };
-    usual.iter().find_map(|name| open(name)).or_else(|| {
-        let name = hierarchy.children(pod).into_iter().find(|name| name.contains(id))?;
-        open(&name)
-    })
+    if let Some(found) = usual.iter().find_map(|name| open(name)) {
+        return Some(found);
+    }
+    let name = hierarchy.children(pod).into_iter().find(|name| name.contains(id))?;
+    open(&name)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{fs, path::Path};
 
     use super::*;
 
+    const BUDGET: usize = 500;
+
     fn cgroup(dir: &Path, usec: u64) {
         fs::create_dir_all(dir).unwrap();
         fs::write(dir.join("cpu.stat"), format!("usage_usec {usec}\n")).unwrap();
+        fs::write(dir.join("cgroup.procs"), "").unwrap();
+    }
+
+    fn reader(hierarchy: &Path, services: Option<CgroupPath>) -> Reader {
+        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
+        Reader::new(names, Cgroups::open(hierarchy).unwrap(), Vec::new(), services, Budget::new(BUDGET))
     }
 
     fn wanted(containers: &[&str]) -> Wanted {
@@ -431,14 +548,17 @@ mod tests {
         }
     }
 
-    /// Ten thousand cgroups, a tenth of which vanish in between: the rest is read, and no more files are open than cgroups.
+    /// Ten thousand cgroups, a tenth of which vanish in between: the rest is read with bounded work, and no more files are
+    /// open than there may be.
     #[test]
     fn ten_thousand_cgroups() {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         const PODS: usize = 3333;
-        // Each is a descriptor; mainstay asks for as many as it may have, too.
-        let limit = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+        const CGROUPS: u64 = 1 + 3 * PODS as u64;
+        /// Of the fixture's cgroups, however many exist: other tests have their own.
+        fn open_below(dir: &Path) -> usize {
+            let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|to| to.starts_with(dir)).count()
+        }
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
         cgroup(dir.path(), 100);
@@ -451,19 +571,93 @@ mod tests {
             }
             pods.push(Wanted { uid: uid.as_str().into(), ..wanted(&["c1"]) });
         }
-        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
-        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), None);
+        let mut reader = reader(dir.path(), None);
         let first = reader.read(&pods, true, &Samples::default());
         assert_eq!((first.pods.len(), first.cost.failed), (PODS, 0));
-        assert_eq!(first.cost.cgroups as usize, 1 + PODS * 3);
+        assert_eq!(u64::from(first.cost.cgroups), CGROUPS);
         assert!(first.cost.cpu_micros > 0);
+        assert_eq!((open_below(dir.path()), reader.hand.budget.held()), (BUDGET - 1, BUDGET), "and /proc");
+        // Every file once, and beyond the budget the directory; those of the kernel that this hierarchy has not are asked for
+        // as well.
+        let most = |files: u64| CGROUPS * (files + 1);
+        let Samples { cost, .. } = &first;
+        assert!(cost.opens <= most(20) && cost.reads <= CGROUPS * 4, "{cost:?}");
+
+        // Where nothing happens, a look at the pod is all there is, but for those whose turn it is.
+        let second = reader.read(&pods, true, &first);
+        let Samples { cost, .. } = &second;
+        assert_eq!(cost.failed, 0);
+        assert!(cost.opens <= most(20) / 6 + PODS as u64 * 7, "{cost:?}");
+        assert!(cost.reads <= first.cost.reads / 2, "{cost:?}");
+
         for number in (0..PODS).step_by(10) {
             fs::remove_dir_all(dir.path().join(format!("kubepods/burstable/podu{number}"))).unwrap();
         }
-        let second = reader.read(&pods, true, &first);
-        assert_eq!(second.pods.len(), PODS - PODS.div_ceil(10), "what is there is served");
-        assert_eq!(second.cost.failed, 0, "to vanish is no failure");
-        assert!(second.cost.cpu_micros > first.cost.cpu_micros);
+        let third = reader.read(&pods, true, &second);
+        assert_eq!(third.pods.len(), PODS - PODS.div_ceil(10), "what is there is served");
+        assert_eq!(third.cost.failed, 0, "to vanish is no failure");
+        assert!(third.cost.cpu_micros > second.cost.cpu_micros);
+        assert!(open_below(dir.path()) < BUDGET);
+        assert!(third.cost.opens <= most(20) / 6 + PODS as u64 * 10, "{:?}", third.cost);
+        // Those that have gone leave their place to others.
+        let rest: Vec<Wanted> = pods.iter().skip(3000).cloned().collect();
+        let fourth = reader.read(&rest, true, &third);
+        assert_eq!(fourth.pods.len(), 299, "{:?}", fourth.cost);
+        reader.read(&pods, true, &fourth);
+        assert_eq!((open_below(dir.path()), reader.hand.budget.held()), (BUDGET - 1, BUDGET));
+        drop(reader);
+        assert_eq!(open_below(dir.path()), 0);
+    }
+
+    #[test]
+    fn a_panic_is_of_one_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
+        cgroup(dir.path(), 100);
+        for number in 0..3 {
+            let pod = dir.path().join(format!("kubepods/burstable/podu{number}"));
+            for place in [pod.clone(), pod.join("s1"), pod.join("c1")] {
+                cgroup(&place, 1);
+            }
+        }
+        let evil = dir.path().join("kubepods/burstable/podu1/c1");
+        cgroup(&evil, 666);
+        let pods: Vec<Wanted> =
+            (0..3).map(|n| Wanted { uid: format!("u{n}").as_str().into(), ..wanted(&["c1"]) }).collect();
+        let mut reader = reader(dir.path(), None);
+        reader.hand.ways.cgroup = |cgroup, at, buffer| {
+            let sample = cgroup.read(at, buffer);
+            assert!(!sample.as_ref().is_ok_and(|sample| sample.cpu.usage_ns == 666_000), "on purpose");
+            sample
+        };
+        let mut samples = Samples::default();
+        let containers = |samples: &Samples| {
+            ["u0", "u1", "u2"].map(|uid| {
+                let pod = &samples.pods[&PodUid::from(uid)];
+                (pod.containers.len(), pod.complete)
+            })
+        };
+        for _ in 0..3 {
+            samples = reader.read(&pods, true, &samples);
+            assert_eq!(samples.cost.failed, 1);
+            assert_eq!(containers(&samples), [(1, true), (0, false), (1, true)]);
+            assert!(samples.root.is_some());
+        }
+        cgroup(&evil, 667);
+        let samples = reader.read(&pods, true, &samples);
+        assert_eq!((samples.cost.failed, containers(&samples)), (0, [(1, true); 3]), "it is read again");
+    }
+
+    /// Of a reader whose network cannot be read without a panic.
+    pub(in crate::samples) fn panics() -> Ways {
+        Ways { network: |_, _, _| panic!("on purpose"), ..Ways::default() }
+    }
+
+    impl Reader {
+        pub(in crate::samples) fn in_other_ways(mut self, ways: Ways) -> Self {
+            self.hand.ways = ways;
+            self
+        }
     }
 
     #[test]
@@ -474,9 +668,7 @@ mod tests {
         let slice = dir.path().join("system.slice");
         cgroup(&slice, 10);
         cgroup(&slice.join("a.service"), 1);
-        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
-        let services = CgroupPath::parse("/system.slice").ok();
-        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), services);
+        let mut reader = reader(dir.path(), CgroupPath::parse("/system.slice").ok());
         let found = |samples: &Samples| -> Vec<String> {
             let services = samples.slices.iter().filter(|slice| slice.role == SliceRole::Service);
             services.map(|slice| slice.cgroup.to_string()).collect()
@@ -497,8 +689,7 @@ mod tests {
         cgroup(&pod, 30);
         cgroup(&pod.join("s1"), 10);
         cgroup(&pod.join("c1"), 20);
-        let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
-        let mut reader = Reader::new(names, Cgroups::open(dir.path()).unwrap(), Vec::new(), None);
+        let mut reader = reader(dir.path(), None);
         let first = reader.read(&[wanted(&["c1"])], true, &Samples::default());
         assert_eq!(first.root.as_ref().unwrap().cpu.usage_ns, 100_000);
         assert_eq!((first.cost.cgroups, first.cost.failed, first.generation), (4, 0, 1));

@@ -4,15 +4,23 @@ use super::*;
 
 fn write(dir: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(dir).unwrap();
+    // No cgroup is without.
+    if !dir.join("cgroup.procs").exists() {
+        fs::write(dir.join("cgroup.procs"), "").unwrap();
+    }
     for (name, text) in files {
         fs::write(dir.join(name), text).unwrap();
     }
 }
 
+fn open(hierarchy: &Cgroups, path: &CgroupPath) -> Result<Cgroup, ReadError> {
+    Cgroup::open(hierarchy, path, &Budget::new(100), &mut Buffer::default())
+}
+
 fn read(root: &Path, path: &str) -> Result<Arc<Sample>, ReadError> {
     let hierarchy = Cgroups::open(root).unwrap();
     let path = CgroupPath::parse(path).unwrap();
-    Cgroup::open(&hierarchy, &path)?.read(Timestamp::UNIX_EPOCH, &mut Vec::new())
+    open(&hierarchy, &path)?.read(Timestamp::UNIX_EPOCH, &mut Buffer::default())
 }
 
 const MEMORY_STAT_V2: &str = "anon 1000\nfile 500\nkernel 77\nfile_mapped 20\nfile_dirty 3\nfile_writeback 4\n\
@@ -144,8 +152,8 @@ fn a_hierarchy_per_controller() {
 #[test]
 fn the_cgroup_of_this_very_process_is_read() {
     let hierarchy = Cgroups::open("/sys/fs/cgroup").unwrap();
-    let mut cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/").unwrap()).unwrap();
-    let mut buffer = Vec::new();
+    let mut cgroup = open(&hierarchy, &CgroupPath::parse("/").unwrap()).unwrap();
+    let mut buffer = Buffer::default();
     let first = cgroup.read(Timestamp::now(), &mut buffer).unwrap();
     let second = cgroup.read(Timestamp::now(), &mut buffer).unwrap();
     assert!(first.cpu.usage_ns > 0 && second.cpu.usage_ns >= first.cpu.usage_ns);
@@ -180,9 +188,9 @@ fn where_nothing_ran_the_last_reading_holds() {
         };
         set(7, 100, 1);
         let hierarchy = Cgroups::open(dir.path()).unwrap();
-        let mut cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+        let mut cgroup = open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
         let mut read = |second: i64| {
-            let sample = cgroup.read(at(second), &mut Vec::new()).unwrap();
+            let sample = cgroup.read(at(second), &mut Buffer::default()).unwrap();
             (sample.at.as_second(), sample.cpu.usage_ns, sample.nano_cores, sample.pids.current)
         };
         assert_eq!(read(0), (0, 7000, None, 1), "v2: {v2}");
@@ -194,18 +202,18 @@ fn where_nothing_ran_the_last_reading_holds() {
         set(17, 200, 4);
         assert_eq!(read(30), (30, 17_000, Some(1000), 4), "v2: {v2}");
         set(17, 200, 5);
-        assert!((4..12).all(|round| read(round * 10).3 == 4), "v2: {v2}");
-        assert_eq!(read(120).3, 5, "now and then all is read, v2: {v2}");
+        assert!((4..6).all(|round| read(round * 10).3 == 4), "v2: {v2}");
+        assert_eq!(read(60).3, 5, "now and then all is read, v2: {v2}");
         // Whose parent is idle is not even looked at, but for the whole reading.
         fs::remove_dir_all(&account).unwrap();
         assert!(!cgroup.is_idle());
-        for round in 13..24 {
+        for round in 7..12 {
             let sample = cgroup.repeat(at(round * 10)).unwrap();
             assert_eq!((sample.at, sample.nano_cores), (at(round * 10), Some(0)), "v2: {v2}");
             assert!(cgroup.is_idle());
         }
-        assert_eq!(cgroup.repeat(at(240)), None, "v2: {v2}");
-        assert_eq!(cgroup.read(at(240), &mut Vec::new()), Err(ReadError::Gone), "v2: {v2}");
+        assert_eq!(cgroup.repeat(at(120)), None, "v2: {v2}");
+        assert_eq!(cgroup.read(at(120), &mut Buffer::default()), Err(ReadError::Gone), "v2: {v2}");
     }
 }
 
@@ -215,7 +223,7 @@ fn one(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroup) {
     write(dir.path(), &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")]);
     write(&dir.path().join("pod1"), files);
     let hierarchy = Cgroups::open(dir.path()).unwrap();
-    let cgroup = Cgroup::open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+    let cgroup = open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
     (dir, cgroup)
 }
 
@@ -231,48 +239,225 @@ fn whole_readings_come_in_turns() {
             // Nobody looks at this one unless all is read.
             write(&dir.path().join("pod1"), &[("pids.current", &format!("{}\n", round + 1))]);
             let at = Timestamp::from_second(i64::from(round) * 10).unwrap();
-            let sample = cgroup.read(at, &mut Vec::new()).unwrap();
+            let sample = cgroup.read(at, &mut Buffer::default()).unwrap();
             if sample.pids.current == u64::from(round) + 1 {
                 whole.push(usize::from(round));
             }
         }
-        let first = 12 - usize::try_from(turn % 12).unwrap();
-        let expected: Vec<usize> = std::iter::once(0).chain((first..24).step_by(12)).collect();
+        let first = 6 - usize::try_from(turn % 6).unwrap();
+        let expected: Vec<usize> = std::iter::once(0).chain((first..24).step_by(6)).collect();
         assert_eq!(whole, expected, "turn {turn}");
         whole.iter().for_each(|round| at_round[*round] += 1);
     }
     assert_eq!(at_round[0], 36, "nobody knows anything before");
-    assert!(at_round.iter().skip(1).all(|count| *count == 3), "{at_round:?}");
+    assert!(at_round.iter().skip(1).all(|count| *count == 6), "{at_round:?}");
+}
+
+/// What disks and pressure say is of the moment that is told with it, however idle the cgroup is.
+#[test]
+fn disks_and_pressure_of_an_idle_cgroup_are_read() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let pressure = |total: u64, average: &str| {
+        let line = format!("avg10={average} avg60=0.00 avg300=0.00 total={total}\n");
+        format!("some {line}full {line}")
+    };
+    let unified: &[(&str, &str)] =
+        &[("cgroup.controllers", "cpu memory io\n"), ("cpu.stat", "usage_usec 5\n")];
+    for v2 in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (account, disks) = if v2 {
+            write(dir.path(), unified);
+            (dir.path().join("pod1"), dir.path().join("pod1"))
+        } else {
+            (dir.path().join("cpuacct/pod1"), dir.path().join("blkio/pod1"))
+        };
+        let set = |written: u64, waited: u64, average: &str| {
+            write(&account, &[("cpu.stat", "usage_usec 7\n"), ("cpuacct.usage", "7000\n")]);
+            let bytes = format!("8:0 Read 0\n8:0 Write {written}\nTotal {written}\n");
+            write(
+                &disks,
+                &[
+                    ("io.stat", &format!("8:0 rbytes=0 wbytes={written} rios=0 wios=1\n")),
+                    ("blkio.throttle.io_service_bytes_recursive", &bytes),
+                    ("blkio.throttle.io_serviced_recursive", "8:0 Read 0\n8:0 Write 1\nTotal 1\n"),
+                ],
+            );
+            if v2 {
+                for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
+                    write(&account, &[(name, &pressure(waited, average))]);
+                }
+            }
+        };
+        set(1, 10, "0.00");
+        let hierarchy = Cgroups::open(dir.path()).unwrap();
+        let mut cgroup = open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+        let mut read = |second: i64| {
+            let sample = cgroup.read(at(second), &mut Buffer::default()).unwrap();
+            assert_eq!((sample.at, sample.cpu.usage_ns), (at(second), 7000), "v2: {v2}");
+            let waited = sample.pressure.map_or(0, |it| it.io.full.total_us + it.cpu.some.total_us);
+            (sample.io[0].written_bytes, waited, cgroup.is_idle())
+        };
+        let waits = |total: u64| if v2 { 2 * total } else { 0 };
+        assert_eq!(read(0), (1, waits(10), false), "v2: {v2}");
+        assert_eq!(read(10), (1, waits(10), true), "v2: {v2}");
+        // The kernel writes back what was written long ago.
+        set(4096, 10, "0.00");
+        assert_eq!(read(20), (4096, waits(10), false), "v2: {v2}");
+        assert_eq!(read(30), (4096, waits(10), true), "v2: {v2}");
+        // Somebody waits for a disk that does not answer: whoever is below may be the one.
+        set(4096, 500, "3.00");
+        assert_eq!(read(40), (4096, waits(500), !v2), "v2: {v2}");
+        assert_eq!(read(50), (4096, waits(500), true), "v2: {v2}");
+        // Now and then all is read.
+        assert_eq!(read(51), (4096, waits(500), false), "v2: {v2}");
+        assert_eq!(read(52), (4096, waits(500), true), "v2: {v2}");
+        assert_eq!(cgroup.repeat(at(55)).is_some(), !v2, "averages fade by themselves, v2: {v2}");
+        // The look itself, and nothing more: no whole reading.
+        write(&account, &[("cpuacct.stat", "user 9\n")]);
+        assert_eq!(cgroup.read(at(56), &mut Buffer::default()).unwrap().cpu.user_ns, 0, "v2: {v2}");
+        if !v2 {
+            // Where the kernel does not add up, a parent says nothing of what is below.
+            for name in ["service_bytes", "serviced"] {
+                let of = |end: &str| disks.join(format!("blkio.throttle.io_{name}{end}"));
+                fs::rename(of("_recursive"), of("")).unwrap();
+            }
+            let mut cgroup = open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+            let seen: Vec<_> = (0..3)
+                .map(|round| {
+                    let sample = cgroup.read(at(round), &mut Buffer::default()).unwrap();
+                    (sample.io[0].written_bytes, cgroup.is_idle())
+                })
+                .collect();
+            assert_eq!(seen, [(4096, false); 3]);
+        }
+    }
 }
 
 #[test]
-fn files_that_vanish_after_the_cgroup_was_opened() {
+fn a_cgroup_that_goes_half_way_has_gone() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
-    let files = [("cpu.stat", "usage_usec 30\n"), ("memory.current", "10\n"), ("memory.stat", "anon 5\n")];
-    // Whatever is gone, nobody panics: the cgroup is read without it, or is gone itself.
-    for gone in ["cpu.stat", "memory.current", "memory.stat", "."] {
-        let (dir, mut cgroup) = one(&files);
-        let mut buffer = Vec::new();
-        cgroup.read(at(0), &mut buffer).unwrap();
-        let place = dir.path().join("pod1");
-        if gone == "." {
-            fs::remove_dir_all(place).unwrap();
+    let v2 = [
+        ("cpu.stat", "usage_usec 30\n"),
+        ("cpu.max", "max 100000\n"),
+        ("memory.current", "10\n"),
+        ("memory.stat", "anon 5\n"),
+        ("memory.events", "high 2\n"),
+        ("io.stat", "8:0 rbytes=1\n"),
+        ("pids.current", "1\n"),
+    ];
+    let v1 = [
+        ("cpuacct/pod1", "cpuacct.usage", "30000\n"),
+        ("cpuacct/pod1", "cpuacct.stat", "user 1\n"),
+        ("cpu/pod1", "cpu.stat", "nr_periods 4\n"),
+        ("cpu/pod1", "cpu.shares", "2\n"),
+        ("memory/pod1", "memory.usage_in_bytes", "10\n"),
+        ("memory/pod1", "memory.stat", "rss 5\n"),
+        ("memory/pod1", "memory.failcnt", "5\n"),
+        ("memory/pod1", "memory.limit_in_bytes", "1000\n"),
+        ("blkio/pod1", "blkio.io_service_bytes_recursive", "8:0 Read 1\n"),
+        ("pids/pod1", "pids.current", "1\n"),
+    ];
+    let made = |version: u32| {
+        let dir = tempfile::tempdir().unwrap();
+        if version == 2 {
+            write(dir.path(), &[("cgroup.controllers", "cpu\n"), ("cpu.stat", "usage_usec 5\n")]);
+            write(&dir.path().join("pod1"), &v2);
         } else {
-            fs::remove_file(place.join(gone)).unwrap();
+            v1.iter().for_each(|(place, name, text)| write(&dir.path().join(place), &[(name, text)]));
         }
-        let found = cgroup.read(at(10), &mut buffer);
-        match gone {
-            "cpu.stat" | "." => assert!(found.is_err(), "{gone}: {found:?}"),
-            _ => assert!(found.is_ok_and(|sample| sample.cpu.usage_ns == 30_000), "{gone}"),
+        let hierarchy = Cgroups::open(dir.path()).unwrap();
+        let cgroup = open(&hierarchy, &CgroupPath::parse("/pod1").unwrap()).unwrap();
+        (dir, cgroup)
+    };
+    let all: Vec<(u32, &str, &str)> = v2
+        .iter()
+        .map(|(name, _)| (2, "pod1", *name))
+        .chain(v1.iter().map(|(place, name, _)| (1, *place, *name)))
+        .collect();
+    for (version, place, name) in all {
+        // The whole reading is the first, so that every file is asked for.
+        let (dir, mut cgroup) = made(version);
+        fs::remove_file(dir.path().join(place).join("cgroup.procs")).unwrap();
+        fs::remove_file(dir.path().join(place).join(name)).unwrap();
+        let read = cgroup.read(at(0), &mut Buffer::default());
+        assert_eq!(read, Err(ReadError::Gone), "{place}/{name}");
+    }
+    // A controller that is taken away from a cgroup that stays takes its numbers with it: they are not 0.
+    for (version, place, name) in [(2, "pod1", "memory.current"), (1, "memory/pod1", "memory.usage_in_bytes")]
+    {
+        let (dir, mut cgroup) = made(version);
+        assert!(cgroup.read(at(0), &mut Buffer::default()).unwrap().memory.is_some());
+        fs::remove_file(dir.path().join(place).join(name)).unwrap();
+        let sample = cgroup.read(at(10), &mut Buffer::default()).unwrap();
+        assert_eq!((sample.memory, sample.cpu.usage_ns), (None, 30_000), "{name}");
+    }
+    // A file that cannot be read for now spoils this reading, not the cgroup.
+    for (version, place, name) in [(2, "pod1", "memory.events"), (1, "memory/pod1", "memory.failcnt")] {
+        let (dir, mut cgroup) = made(version);
+        let first = cgroup.read(at(0), &mut Buffer::default()).unwrap();
+        let file = dir.path().join(place).join(name);
+        let text = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        fs::write(
+            dir.path().join(if version == 2 { "pod1/cpu.stat" } else { "cpuacct/pod1/cpuacct.usage" }),
+            "usage_usec 31\n",
+        )
+        .unwrap();
+        assert!(matches!(cgroup.read(at(10), &mut Buffer::default()), Err(ReadError::Failed(_))), "{name}");
+        fs::remove_dir(&file).unwrap();
+        fs::write(&file, text).unwrap();
+        let again = cgroup.read(at(20), &mut Buffer::default()).unwrap();
+        assert_eq!(again.memory, first.memory, "{name}");
+    }
+    // The whole directory.
+    let (dir, mut cgroup) = made(2);
+    cgroup.read(at(0), &mut Buffer::default()).unwrap();
+    fs::remove_dir_all(dir.path().join("pod1")).unwrap();
+    assert_eq!(cgroup.read(at(10), &mut Buffer::default()), Err(ReadError::Gone));
+}
+
+#[test]
+fn without_a_budget_directories_are_opened_for_each_reading() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")]);
+    let pod = dir.path().join("pod1");
+    write(&pod, &[("cpu.stat", "usage_usec 30\n"), ("memory.current", "10\n"), ("memory.stat", "anon 5\n")]);
+    let hierarchy = Cgroups::open(dir.path()).unwrap();
+    let path = CgroupPath::parse("/pod1").unwrap();
+    let open_files = || {
+        fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .flatten()
+            .filter_map(|it| fs::read_link(it.path()).ok())
+            .filter(|to| *to == pod)
+            .count()
+    };
+    let mut opens = Vec::new();
+    for most in [1, 0] {
+        let (budget, mut buffer) = (Budget::new(most), Buffer::default());
+        let mut cgroup = Cgroup::open(&hierarchy, &path, &budget, &mut buffer).unwrap();
+        assert_eq!((budget.held(), open_files()), (most, most));
+        let before = buffer.work().opens;
+        let sample = cgroup.read(Timestamp::UNIX_EPOCH, &mut buffer).unwrap();
+        assert_eq!(sample.cpu.usage_ns, 30_000);
+        assert_eq!(open_files(), most);
+        opens.push(buffer.work().opens - before);
+        if most == 0 {
+            // One that was made anew under the name is another.
+            fs::rename(&pod, dir.path().join("old")).unwrap();
+            write(&pod, &[("cpu.stat", "usage_usec 1\n")]);
+            assert_eq!(cgroup.read(Timestamp::UNIX_EPOCH, &mut buffer), Err(ReadError::Gone));
         }
     }
+    assert_eq!(opens[1], opens[0] + 1, "{opens:?}");
 }
 
 #[test]
 fn counters_that_go_back_and_absurd_values() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
     let (dir, mut cgroup) = one(&[("cpu.stat", "usage_usec 5000000\n")]);
-    let mut buffer = Vec::new();
+    let mut buffer = Buffer::default();
     cgroup.read(at(0), &mut buffer).unwrap();
     let mut set = |usage: &str, second: i64| {
         write(&dir.path().join("pod1"), &[("cpu.stat", &format!("usage_usec {usage}\n"))]);
@@ -281,6 +466,8 @@ fn counters_that_go_back_and_absurd_values() {
     assert_eq!(set("6000000", 1).nano_cores, Some(1_000_000_000));
     let back = set("1000", 2);
     assert!(back.nano_cores.is_none_or(|cores| cores == 0), "less than nothing is not used: {back:?}");
+    assert_eq!(set("18446744073709551615", 3).cpu.usage_ns, 6_000_000_000);
+    assert_eq!(set("6000001", 4).cpu.usage_ns, 6_000_001_000, "it is not kept");
     for (second, absurd) in
         ["18446744073709551615", "-1", "99999999999999999999999999", "", "NaN", "0x10", "1e9"]
             .into_iter()
@@ -306,6 +493,6 @@ fn counters_that_go_back_and_absurd_values() {
         ("io.stat", "4294967295:4294967296 rbytes=18446744073709551615\n:::\n8:0\n"),
         ("pids.current", "-3\n"),
     ]);
-    let found = cgroup.read(at(1), &mut Vec::new()).unwrap();
+    let found = cgroup.read(at(1), &mut Buffer::default()).unwrap();
     assert_eq!(found.memory.map(|memory| memory.working_set), Some(0), "never below nothing");
 }

@@ -20,8 +20,8 @@ fn sample(usage_ns: u64) -> Arc<Sample> {
 
 fn source(names: &[&str]) -> Source {
     let network = NetworkSample {
+        at: Timestamp::from_millisecond(1_794_736_711_222).unwrap(),
         interfaces: vec![InterfaceSample { name: "eth0".into(), ..InterfaceSample::default() }],
-        ..NetworkSample::default()
     };
     let limits = Limits { cpu_quota_us: Some(50_000), memory: Some(1 << 26), ..Limits::default() };
     let container = ContainerSample {
@@ -105,7 +105,7 @@ fn each_cgroup_is_told_of_in_upstreams_words() {
         format!("container_last_seen{{{container}}} 1.794736711e+09 1794736711117"),
         format!(r#"container_creation_time_seconds{{container="",{sandbox}}} 1.794736643e+09"#),
         format!(r#"container_memory_usage_bytes{{container="",{sandbox}}} 618496 1794736711117"#),
-        r#"container_network_receive_bytes_total{container="",id="/kubepods/podu/s1",image="docker.io/local/pause:1",interface="eth0",name="s1",namespace="default",pod="web"} 0 1794736711117"#.into(),
+        r#"container_network_receive_bytes_total{container="",id="/kubepods/podu/s1",image="docker.io/local/pause:1",interface="eth0",name="s1",namespace="default",pod="web"} 0 1794736711222"#.into(),
         r#"container_memory_failures_total{container="",failure_type="pgfault",id="/kubepods",image="",name="",namespace="",pod="",scope="hierarchy"} 7 1794736711117"#.into(),
         r#"container_fs_reads_total{container="",device="/dev/vda",id="/",image="",name="",namespace="",pod=""} 77 0"#.into(),
         r#"container_fs_read_seconds_total{container="",device="/dev/vda",id="/",image="",name="",namespace="",pod=""} 1.5 0"#.into(),

@@ -76,7 +76,17 @@ impl Process {
 
 /// A soft limit of this process; the largest number where there is none, as upstream's library says it.
 pub(super) fn limit(name: &str) -> Option<f64> {
-    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    parse_limit(&fs::read_to_string("/proc/self/limits").ok()?, name)
+}
+
+/// Reads a text as each of the files; what came of it, in words.
+pub(crate) fn formats(text: &str) -> String {
+    let process = Process::parse(text).map(|it| it.cpu_seconds + it.virtual_bytes + it.resident_bytes);
+    let limit = parse_limit(text, "Max open files");
+    format!("stat {} net {:?} limit {:?}", process.is_some(), parse_network(text).is_some(), limit.is_some())
+}
+
+fn parse_limit(text: &str, name: &str) -> Option<f64> {
     let word = text.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next())?;
     if word == "unlimited" { Some(number(u64::MAX)) } else { word.parse().ok() }
 }
