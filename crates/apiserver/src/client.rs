@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::{
     ApiError, KubeconfigError, Listing, Rate,
-    connection::{Answer, Connections, Outgoing, SentOn, chain},
+    connection::{Answer, Connections, Outgoing, SentOn, Stream, chain},
     credentials::{Credentials, Ready},
     limit::Limiter,
     readable::Readable,
@@ -257,7 +257,8 @@ impl Client {
         pairs.push(("watch", "true".into()));
         pairs.push(("allowWatchBookmarks", "true".into()));
         pairs.push(("timeoutSeconds", lifetime.as_secs().to_string()));
-        let outgoing = self.outgoing(Method::GET, path::<T>(scope, None, None), &pairs, None);
+        let mut outgoing = self.outgoing(Method::GET, path::<T>(scope, None, None), &pairs, None);
+        outgoing.lasting = true;
         let name = outgoing.name();
         let sent = SentOn::default();
         let work = async {
@@ -273,6 +274,7 @@ impl Client {
         let answer = self.within(&outgoing, &sent, work).await?;
         Ok(Watch {
             body: answer.response.into_body(),
+            _stream: answer.stream,
             buffer: BytesMut::new(),
             searched: 0,
             name,
@@ -380,7 +382,7 @@ impl Client {
             headers.insert(CONTENT_TYPE, kind);
             bytes
         });
-        Outgoing { method, path, headers, body: body.unwrap_or_default() }
+        Outgoing { method, path, headers, body: body.unwrap_or_default(), lasting: false }
     }
 
     async fn read(&self, answer: Answer, outgoing: &Outgoing, ready: &Ready) -> Result<Bytes, ApiError> {
@@ -435,6 +437,7 @@ fn method_word(method: &Method) -> &'static str {
 #[derive(Debug)]
 pub(crate) struct Watch<T> {
     body: Incoming,
+    _stream: Option<Stream>,
     buffer: BytesMut,
     /// So many bytes at the buffer's beginning have no line break.
     searched: usize,

@@ -1,10 +1,11 @@
-//! Connections: one for all requests with HTTP/2, one per request in flight with HTTP/1.1.
+//! Connections: with HTTP/2 one for all requests, and more while that one has many open; with HTTP/1.1 one per request in
+//! flight.
 
 use std::{
     error::Error as _,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -44,6 +45,14 @@ const PONG: Duration = Duration::from_secs(15);
 /// How much a server may send ahead, of one answer and of all.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+/// kube-apiserver allows 100 streams on a connection, and RFC 9113 asks for no fewer of anybody. What is sent beyond that waits
+/// for a stream to end, and all that comes after it waits too. So a connection takes nothing more when it has so many,
+const FULL: usize = 80;
+/// but for requests, which are soon over: they need no other connection, which may not be had, until it has so many.
+const BRIMFUL: usize = 96;
+/// A connection without streams is not kept when an older one has fewer than this: so far below, that it is not wanted again
+/// a moment later.
+const ROOMY: usize = 60;
 /// HTTP/1.1 connections that are kept for the next request, and for how long.
 const KEPT: usize = 4;
 const KEEP: Duration = Duration::from_secs(60);
@@ -56,6 +65,8 @@ pub(crate) struct Outgoing {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// A watch: its answer goes on for minutes.
+    pub(crate) lasting: bool,
 }
 
 impl Outgoing {
@@ -71,6 +82,8 @@ pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
     /// An HTTP/1.1 connection, to be given back when the body has been read to its end.
     pub(crate) lease: Option<Lease>,
+    /// To be kept for as long as the body is.
+    pub(crate) stream: Option<Stream>,
 }
 
 /// An HTTP/1.1 connection that is busy.
@@ -79,9 +92,13 @@ pub(crate) struct Lease {
     material: Arc<Material>,
 }
 
+/// A stream of an HTTP/2 connection: it counts as open while this lives.
+#[derive(Debug)]
+pub(crate) struct Stream(#[expect(dead_code, reason = "held to be counted")] Arc<()>);
+
 enum Sender {
-    /// And its number, and whether it has been used before.
-    Http2(http2::SendRequest<Full<Bytes>>, u64, bool),
+    /// And its stream, the number of the youngest connection there is, and whether it has been used before.
+    Http2(http2::SendRequest<Full<Bytes>>, Stream, u64, bool),
     /// And whether it has been used before.
     Http1(http1::SendRequest<Full<Bytes>>, bool),
 }
@@ -89,13 +106,13 @@ enum Sender {
 /// All connections to one server.
 pub(crate) struct Connections {
     tasks: TaskGroup,
-    shared: tokio::sync::Mutex<Shared>,
+    connecting: tokio::sync::Mutex<Connecting>,
+    /// Those that are shared. Apart from what is locked while connecting: who needs no new connection waits for none.
+    pool: Mutex<Pool>,
     idle: Mutex<Vec<(Lease, Instant)>>,
-    /// Shared connections up to this number are not used any more.
-    distrusted: AtomicU64,
 }
 
-/// On which shared connection a request was sent; zero while on none.
+/// The youngest shared connection when a request was sent on one; zero while on none.
 #[derive(Debug, Default)]
 pub(crate) struct SentOn(AtomicU64);
 
@@ -105,24 +122,70 @@ impl std::fmt::Debug for Connections {
     }
 }
 
-struct Shared {
+struct Connecting {
     config: Option<(Arc<Material>, Arc<ClientConfig>)>,
-    /// With its number.
-    http2: Option<(Arc<Material>, http2::SendRequest<Full<Bytes>>, u64)>,
-    made: u64,
     attempts: Attempts,
     /// The last failure, and until when it is answered with.
     failed: Option<(Arc<Material>, ApiError, Instant)>,
 }
 
+/// HTTP/2 connections, the oldest first.
+#[derive(Default)]
+struct Pool {
+    shared: Vec<Shared>,
+    made: u64,
+}
+
+struct Shared {
+    material: Arc<Material>,
+    sender: http2::SendRequest<Full<Bytes>>,
+    number: u64,
+    /// Each of its streams has a clone.
+    streams: Arc<()>,
+}
+
+impl Shared {
+    fn open(&self) -> usize {
+        Arc::strong_count(&self.streams) - 1
+    }
+}
+
+impl Pool {
+    fn add(&mut self, material: &Arc<Material>, sender: http2::SendRequest<Full<Bytes>>) -> Sender {
+        self.made += 1;
+        let (material, streams, number) = (Arc::clone(material), Arc::default(), self.made);
+        let stream = Stream(Arc::clone(&streams));
+        self.shared.push(Shared { material, sender: sender.clone(), number, streams });
+        Sender::Http2(sender, stream, number, false)
+    }
+
+    /// A stream on the oldest connection that has room, so that the others come to their end.
+    fn open(&mut self, material: &Arc<Material>, lasting: bool) -> Option<Sender> {
+        let mut roomy = false;
+        self.shared.retain(|one| {
+            let open = one.open();
+            let wanted = !(one.sender.is_closed() || roomy && open == 0);
+            let usable = wanted && Arc::ptr_eq(&one.material, material);
+            roomy |= usable && open < ROOMY;
+            usable
+        });
+        let mut all = self.shared.iter();
+        let found = all.find(|one| one.open() < FULL).or_else(|| {
+            let emptiest = self.shared.iter().min_by_key(|one| one.open())?;
+            (!lasting && emptiest.open() < BRIMFUL).then_some(emptiest)
+        })?;
+        Some(Sender::Http2(found.sender.clone(), Stream(Arc::clone(&found.streams)), self.made, true))
+    }
+}
+
 impl Connections {
     pub(crate) fn new(tasks: &TaskGroup) -> Self {
-        let shared = Shared { config: None, http2: None, made: 0, attempts: RETRY.attempts(), failed: None };
+        let connecting = Connecting { config: None, attempts: RETRY.attempts(), failed: None };
         Self {
             tasks: tasks.clone(),
-            shared: tokio::sync::Mutex::new(shared),
+            connecting: tokio::sync::Mutex::new(connecting),
+            pool: Mutex::default(),
             idle: Mutex::default(),
-            distrusted: AtomicU64::new(0),
         }
     }
 
@@ -136,13 +199,13 @@ impl Connections {
         let mut tries = 0;
         loop {
             tries += 1;
-            let sender = self.sender(&ready.material).await?;
+            let sender = self.sender(&ready.material, outgoing.lasting).await?;
             let (error, reused) = match sender {
-                Sender::Http2(mut sender, number, reused) => {
-                    sent.0.store(number, Ordering::Relaxed);
+                Sender::Http2(mut sender, stream, youngest, reused) => {
+                    sent.0.store(youngest, Ordering::Relaxed);
                     let request = request(outgoing, ready, Version::HTTP_2)?;
                     match sender.send_request(request).await {
-                        Ok(response) => return Ok(Answer { response, lease: None }),
+                        Ok(response) => return Ok(Answer { response, lease: None, stream: Some(stream) }),
                         Err(error) => (error, reused),
                     }
                 }
@@ -151,7 +214,7 @@ impl Connections {
                     match sender.send_request(request).await {
                         Ok(response) => {
                             let lease = Some(Lease { sender, material: Arc::clone(&ready.material) });
-                            return Ok(Answer { response, lease });
+                            return Ok(Answer { response, lease, stream: None });
                         }
                         Err(error) => (error, reused),
                     }
@@ -177,45 +240,46 @@ impl Connections {
         }
     }
 
-    /// Something that was sent took too long: the shared connection that it was sent on is for new requests no more. Those
-    /// that are under way keep it. Never waits: another may be connecting.
+    /// Something that was sent took too long: the shared connections that there were then are for new requests no more, since
+    /// what silenced one has likely silenced all. Those that are under way keep them. Never waits: another may be connecting.
     pub(crate) fn distrust(&self, sent: &SentOn) {
-        self.distrusted.fetch_max(sent.0.load(Ordering::Relaxed), Ordering::AcqRel);
+        let youngest = sent.0.load(Ordering::Relaxed);
+        self.pool().shared.retain(|one| one.number > youngest);
     }
 
-    async fn sender(&self, material: &Arc<Material>) -> Result<Sender, ApiError> {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn sender(&self, material: &Arc<Material>, lasting: bool) -> Result<Sender, ApiError> {
         if let Some(sender) = self.kept(material) {
             return Ok(Sender::Http1(sender, true));
         }
-        // Held while connecting, so that many requests make one connection.
-        let mut shared = self.shared.lock().await;
-        if let Some((of, sender, number)) = &shared.http2
-            && Arc::ptr_eq(of, material)
-            && !sender.is_closed()
-            && *number > self.distrusted.load(Ordering::Acquire)
-        {
-            return Ok(Sender::Http2(sender.clone(), *number, true));
+        let open = || self.pool().open(material, lasting);
+        if let Some(sender) = open() {
+            return Ok(sender);
         }
-        shared.http2 = None;
-        if let Some((of, error, until)) = &shared.failed
+        // Held while connecting, so that many requests make one connection.
+        let mut connecting = self.connecting.lock().await;
+        if let Some(sender) = open() {
+            return Ok(sender);
+        }
+        if let Some((of, error, until)) = &connecting.failed
             && Arc::ptr_eq(of, material)
             && Instant::now() < *until
         {
             return Err(error.clone());
         }
-        let made = match self.connect(&mut shared, material).await {
+        let made = match self.connect(&mut connecting, material).await {
             Ok(made) => made,
             Err(error) => {
-                let until = Instant::now() + shared.attempts.failed();
-                shared.failed = Some((Arc::clone(material), error.clone(), until));
+                let until = Instant::now() + connecting.attempts.failed();
+                connecting.failed = Some((Arc::clone(material), error.clone(), until));
                 return Err(error);
             }
         };
-        shared.attempts.succeeded();
-        shared.failed = None;
-        if let Sender::Http2(sender, number, _) = &made {
-            shared.http2 = Some((Arc::clone(material), sender.clone(), *number));
-        }
+        connecting.attempts.succeeded();
+        connecting.failed = None;
         Ok(made)
     }
 
@@ -229,14 +293,18 @@ impl Connections {
         Some(idle.swap_remove(place).0.sender)
     }
 
-    async fn connect(&self, shared: &mut Shared, material: &Arc<Material>) -> Result<Sender, ApiError> {
+    async fn connect(
+        &self,
+        connecting: &mut Connecting,
+        material: &Arc<Material>,
+    ) -> Result<Sender, ApiError> {
         let server = material.server.to_string();
-        let config = match &shared.config {
+        let config = match &connecting.config {
             Some((of, config)) if Arc::ptr_eq(of, material) => Arc::clone(config),
             _ => {
                 let made = tls::config(material).await;
                 let made = made.map_err(|problem| ApiError::Tls { server: server.clone(), problem })?;
-                shared.config = Some((Arc::clone(material), Arc::clone(&made)));
+                connecting.config = Some((Arc::clone(material), Arc::clone(&made)));
                 made
             }
         };
@@ -257,8 +325,7 @@ impl Connections {
                     .await
                     .map_err(failed)?;
                 self.drive(connection);
-                shared.made += 1;
-                Ok(Sender::Http2(sender, shared.made, false))
+                Ok(self.pool().add(material, sender))
             } else {
                 let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
                 self.drive(connection);

@@ -5,9 +5,12 @@
 //! kubeconfig names (authority, client certificate and key, token) are read again when they change. [`reflect`] keeps a picture
 //! of a set of objects current.
 //!
-//! Requests share one HTTP/2 connection, on which pings find out that nobody is there any more; a server that speaks only
-//! HTTP/1.1 gets a connection per request in flight. A server that cannot be reached is tried again with growing pauses, and
-//! meanwhile requests fail at once with the reason.
+//! Requests share one HTTP/2 connection, on which pings find out that nobody is there any more. kube-apiserver allows 100
+//! streams on a connection and a watch holds one for minutes, so beyond 80 another connection is made; what is left of the
+//! 100 is for requests, which thus never wait behind watches, also when no other connection can be had. Each request goes to
+//! the oldest connection with room, and one that is left without streams goes when a request finds room before it. A server
+//! that speaks only HTTP/1.1 gets a connection per request in flight. A server that cannot be reached is tried again with
+//! growing pauses, and meanwhile requests that need a new connection fail at once with the reason.
 //!
 //! What it does not do: no protobuf, no discovery, no proxies but those that the kubeconfig names, no retries of requests that
 //! the server has seen (callers know what may be repeated: [`ApiError::is_transient`]). It owns no state of the node.

@@ -3,3 +3,4 @@
 mod reflector;
 mod requests;
 mod server;
+mod streams;

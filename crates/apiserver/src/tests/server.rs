@@ -29,11 +29,15 @@ use rustls::{
 use tokio::net::TcpSocket;
 use tokio_rustls::TlsAcceptor;
 
+/// kube-apiserver's limit of streams on a connection.
+const STREAMS: u32 = 100;
+
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
-/// What a handler sees: the request with its whole body, and the client's certificate.
+/// What a handler sees: the request with its whole body, on which connection it came, and the client's certificate.
 pub(crate) struct Seen {
     pub(crate) request: Request<Bytes>,
+    pub(crate) connection: usize,
     pub(crate) certificate: Option<Vec<u8>>,
 }
 
@@ -92,6 +96,8 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) authority: Authority,
     pub(crate) connections: Arc<AtomicUsize>,
+    /// Those that have ended.
+    pub(crate) ended: Arc<AtomicUsize>,
     pub(crate) tasks: TaskGroup,
     pub(crate) dir: tempfile::TempDir,
 }
@@ -143,12 +149,14 @@ impl Server {
         let (tasks, connections) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let handler: Handler = Arc::new(handler);
-        let (group, count) = (tasks.clone(), connections.clone());
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (group, count, over) = (tasks.clone(), connections.clone(), ended.clone());
         tasks.spawn("accept", async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
-                count.fetch_add(1, Ordering::SeqCst);
+                let connection = count.fetch_add(1, Ordering::SeqCst) + 1;
                 let (acceptor, handler, inner) = (acceptor.clone(), handler.clone(), group.clone());
+                let over = over.clone();
                 group.spawn("serve", async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let session = stream.get_ref().1;
@@ -160,7 +168,8 @@ impl Server {
                         async move {
                             let (head, body) = request.into_parts();
                             let body = body.collect().await.unwrap().to_bytes();
-                            let seen = Seen { request: Request::from_parts(head, body), certificate };
+                            let seen =
+                                Seen { request: Request::from_parts(head, body), connection, certificate };
                             Ok::<_, Infallible>(handler(&seen))
                         }
                     });
@@ -168,18 +177,20 @@ impl Server {
                     if http2 {
                         hyper::server::conn::http2::Builder::new(Streams(inner))
                             .timer(TokioTimer::new())
+                            .max_concurrent_streams(STREAMS)
                             .serve_connection(io, service)
                             .await
                             .ok();
                     } else {
                         hyper::server::conn::http1::Builder::new().serve_connection(io, service).await.ok();
                     }
+                    over.fetch_add(1, Ordering::SeqCst);
                 });
             }
         });
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("ca.crt"), &authority.pem).unwrap();
-        Self { address, authority, connections, tasks, dir }
+        Self { address, authority, connections, ended, tasks, dir }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
