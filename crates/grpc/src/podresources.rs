@@ -45,7 +45,7 @@ impl PodResources {
     }
 
     fn snapshot(&self) -> Result<Arc<NodeSnapshot>, Status> {
-        ready::whole(self.snapshots.borrow().as_ref())
+        ready::begun(self.snapshots.borrow().as_ref())
     }
 
     fn newest(&self, snapshot: &NodeSnapshot, assignments: &Arc<Assignments>) -> Bytes {
@@ -66,13 +66,14 @@ impl PodResources {
     }
 
     pub(crate) fn list(&self) -> Result<Answer, Status> {
-        let (snapshot, assignments) = (self.snapshot()?, self.holders()?);
+        self.snapshot()?;
+        let assignments = self.holders()?;
+        let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
         Ok(Answer::One(self.newest(&snapshot, &assignments)))
     }
 
     pub(crate) fn watch(&self, shutdown: &Shutdown) -> Result<Answer, Status> {
-        self.snapshot()?;
-        self.holders()?;
+        self.list()?;
         Ok(Answer::Many(cache::watch(self.clone(), shutdown)))
     }
 
@@ -86,6 +87,7 @@ impl PodResources {
         let mut found: Vec<_> = snapshot.pods.iter().filter(wanted).collect();
         found.sort_by_key(|view| view.pod.metadata.deletion_timestamp.is_some());
         let Some(view) = found.first() else {
+            ready::whole(Some(&snapshot))?;
             return Err(Status::new(Code::Unknown, format!("pod {name} in namespace {namespace} not found")));
         };
         let assignments = self.assignments.borrow().clone();
