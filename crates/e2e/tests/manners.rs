@@ -252,7 +252,8 @@ fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
     ensure!(provided == "127.0.0.1", "{made}");
     // The provider speaks, and so does who gives out ranges for pods.
     let address = json!([{ "type": "ExternalIP", "address": "192.0.2.7" }]);
-    member.patch(&format!("{NODE}/status"), &json!({ "status": { "addresses": address } }))?;
+    let provided = json!([{ "$patch": "replace" }, address[0]]);
+    member.patch(&format!("{NODE}/status"), &json!({ "status": { "addresses": provided } }))?;
     member.patch(NODE, &json!({ "spec": { "podCIDR": "10.77.0.0/24", "podCIDRs": ["10.77.0.0/24"] } }))?;
     wait_until(3 * PATIENCE, "the runtime to be told the range", || {
         let text = member.node.get("/metrics").map_err(|error| format!("{error:#}"))?;
