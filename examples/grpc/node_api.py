@@ -10,8 +10,10 @@ One JSON document per message on standard output. A failed call is {"code": ...,
 """
 
 import argparse
+import atexit
 import json
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -38,6 +40,7 @@ FILES = [
 def generate(protos):
     """Generates the stubs and makes them importable."""
     out = tempfile.mkdtemp(prefix="node-api-")
+    atexit.register(shutil.rmtree, out, ignore_errors=True)
     arguments = ["protoc", f"-I{protos}", f"--python_out={out}", f"--grpc_python_out={out}"]
     if protoc.main(arguments + [str(protos / name) for name in FILES]) != 0:
         sys.exit("cannot generate the stubs")
