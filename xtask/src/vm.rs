@@ -65,6 +65,8 @@ const DEADLINE: Duration = Duration::from_secs(180 * 60);
 const DEADLINE_OF_ALL: Duration = Duration::from_secs(240 * 60);
 /// The factor for every deadline of the tests, unless the environment has another: emulation that shares its CPUs needs more.
 const PATIENCE: &str = "10";
+/// The same for a steady machine, which is slow by its own clock, but never slower than that.
+const STEADY_PATIENCE: &str = "6";
 /// Emulation is slow at what hardware does aside: checking timers, reading any clock but the CPU's own, defences, clearing pages.
 const KERNEL_ARGUMENTS: [&str; 15] = [
     "root=/dev/vda",
@@ -91,6 +93,10 @@ const MEMORY_MIB: u32 = 4096;
 pub(crate) struct Wish {
     all: bool,
     driver: Option<String>,
+    /// One CPU whose clock counts its own instructions.
+    steady: bool,
+    /// Another run's name, so that two can be made at once.
+    name: Option<String>,
     files: Vec<String>,
     /// For libtest: names of tests, `--exact` and the like.
     arguments: Vec<String>,
@@ -114,6 +120,15 @@ impl Wish {
                 "--driver" => match words.next().copied() {
                     Some(driver @ ("systemd" | "cgroupfs")) => wish.driver = Some(driver.to_owned()),
                     other => bail!("--driver is systemd or cgroupfs, not {}", other.unwrap_or("nothing")),
+                },
+                "--steady" => wish.steady = true,
+                "--name" => match words.next().copied() {
+                    Some(name) if !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric()) => {
+                        wish.name = Some(name.to_owned());
+                    }
+                    other => {
+                        bail!("--name takes a word of letters and digits, not {}", other.unwrap_or("nothing"))
+                    }
                 },
                 "--" => wish.arguments.extend(words.by_ref().map(|word| (*word).to_owned())),
                 flag if flag.starts_with('-') => bail!("vm does not know {flag}"),
@@ -159,10 +174,12 @@ impl Wish {
 /// `cargo xtask vm`.
 pub(crate) fn run(wish: &Wish, tally: &mut Tally) -> Result<()> {
     let start = Instant::now();
-    let dir = build_dir().join("vm");
+    let shared = build_dir().join("vm");
+    let dir = wish.name.as_ref().map_or_else(|| shared.clone(), |name| shared.join(format!("run-{name}")));
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let lock = File::create(dir.join("lock")).context("cannot make the lock file")?;
-    lock.lock().context("cannot wait for another run of the test machine")?;
+    // One run after another in one directory; what all runs share is made by one at a time.
+    let _own = locked(&dir.join("lock"))?;
+    let making = locked(&shared.join("lock-of-making"))?;
     let programs = build()?;
     let names: Vec<String> = programs.iter().map(|(name, _)| name.clone()).collect();
     let plan = wish.plan(&names)?;
@@ -171,10 +188,13 @@ pub(crate) fn run(wish: &Wish, tally: &mut Tally) -> Result<()> {
             println!("left out: {name} ({why})");
         }
     }
-    let disks = Disks::make(&dir, &programs, &plan_text(&plan, &wish.arguments), &environment())?;
+    let disks =
+        Disks::make(&shared, &dir, &programs, &plan_text(&plan, &wish.arguments), &environment(wish.steady))?;
+    drop(making);
     println!("disks ready after {:.0} s", start.elapsed().as_secs_f32());
     let log = dir.join("log");
-    let report = boot(&disks, &log, plan, if wish.all { DEADLINE_OF_ALL } else { DEADLINE }, tally)?;
+    let deadline = if wish.all { DEADLINE_OF_ALL } else { DEADLINE };
+    let report = boot(&disks, &log, wish.steady, plan, deadline, tally)?;
     print!("{}", report.table());
     println!("the test machine took {:.0} s", start.elapsed().as_secs_f32());
     if let Some(why) = report.failure() {
@@ -182,6 +202,13 @@ pub(crate) fn run(wish: &Wish, tally: &mut Tally) -> Result<()> {
         bail!("{why}; see {} and what is beside it", log.join("console.log").display());
     }
     Ok(())
+}
+
+/// Waits for whoever holds it. Dropping the file lets go of it.
+fn locked(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    file.lock().context("cannot wait for another run of the test machine")?;
+    Ok(file)
 }
 
 fn why_left_out(program: &str) -> Option<&'static str> {
@@ -201,8 +228,9 @@ fn plan_text(plan: &[Step], arguments: &[String]) -> String {
         .collect()
 }
 
-fn environment() -> String {
-    let patience = std::env::var("MAINSTAY_TEST_PATIENCE").unwrap_or_else(|_| PATIENCE.to_owned());
+fn environment(steady: bool) -> String {
+    let usual = if steady { STEADY_PATIENCE } else { PATIENCE };
+    let patience = std::env::var("MAINSTAY_TEST_PATIENCE").unwrap_or_else(|_| usual.to_owned());
     let workspace = workspace_root().display();
     format!("export MAINSTAY_TEST_PATIENCE='{patience}'\nexport WORKSPACE='{workspace}'\n")
 }
@@ -232,12 +260,19 @@ fn build() -> Result<Vec<(String, PathBuf)>> {
 }
 
 /// Runs the machine to its end, or ends it at the deadline.
-fn boot(disks: &Disks, log: &Path, plan: Vec<Step>, deadline: Duration, tally: &mut Tally) -> Result<Report> {
+fn boot(
+    disks: &Disks,
+    log: &Path,
+    steady: bool,
+    plan: Vec<Step>,
+    deadline: Duration,
+    tally: &mut Tally,
+) -> Result<Report> {
     // Nothing of an older run shall be taken for this one's.
     fs::remove_dir_all(log).ok();
     fs::create_dir_all(log).with_context(|| format!("cannot make {}", log.display()))?;
     let mut lines_kept = File::create(log.join("results.log")).context("cannot keep the results")?;
-    let mut machine = Machine::start(disks, log)?;
+    let mut machine = Machine::start(disks, log, steady)?;
     let lines = machine.lines()?;
     let end = Instant::now() + deadline;
     let mut report = Report::new(plan);
@@ -269,17 +304,25 @@ fn boot(disks: &Disks, log: &Path, plan: Vec<Step>, deadline: Duration, tally: &
 struct Machine(Child);
 
 impl Machine {
-    fn start(disks: &Disks, log: &Path) -> Result<Self> {
+    fn start(disks: &Disks, log: &Path, steady: bool) -> Result<Self> {
         let drive = |path: &Path, more: &str| {
             format!("file={},format=raw,if=none,cache=unsafe,aio=threads,{more}", path.display())
         };
         let kernel = KERNEL_ARGUMENTS.join(" ");
+        // A steady machine's clock counts what its CPU has done (a nanosecond an instruction): however little of a busy host it gets,
+        // no deadline in it comes sooner. Two CPUs that take turns would wait for one another most of the time, so it has one.
+        let emulation: &[&str] = if steady {
+            &["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=on", "-smp", "1"]
+        } else {
+            &["-accel", "tcg,thread=multi,tb-size=1024", "-smp", "2"]
+        };
         // Should this process be killed, the machine must not stay.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-            .args(["-machine", "q35", "-accel", "tcg,thread=multi,tb-size=1024"])
+            .args(["-machine", "q35"])
+            .args(emulation)
             // Five-level page tables only make every emulated look-up longer; instructions that copy strings go byte by byte.
-            .args(["-cpu", "max,la57=off,erms=off,fsrm=off", "-smp", "2", "-m"])
+            .args(["-cpu", "max,la57=off,erms=off,fsrm=off", "-m"])
             .arg(format!("{MEMORY_MIB}M"))
             .args(["-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-nodefaults"])
             .arg("-serial")
@@ -362,6 +405,12 @@ mod tests {
         let wish = Wish::parse(&["nothing"]).unwrap();
         assert!(
             wish.plan(&["containers".to_owned()]).unwrap_err().to_string().contains("there are containers")
+        );
+        assert!(Wish::parse(&["--name", "../up"]).is_err());
+        let wish = Wish::parse(&["--steady", "--name", "two", "logs"]).unwrap();
+        assert_eq!(
+            (wish.steady, wish.name.as_deref(), wish.files.as_slice()),
+            (true, Some("two"), &["logs".to_owned()][..])
         );
         let wish = Wish::parse(&["logs", "--", "--exact", "a_test"]).unwrap();
         assert_eq!(wish.arguments, ["--exact", "a_test"]);

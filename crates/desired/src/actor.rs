@@ -12,7 +12,7 @@ use mainstay_lifecycle::storage_wish;
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_types::{
     ApiPods, AwaitedSource, DesiredState, Event, EventKind, EventSink, EventTarget, FileVerdict,
-    ObservedState, PodSource, PodUid, StorageUsage, TerminationWish,
+    ObservedState, PodExt as _, PodSource, PodUid, StorageUsage, TerminationWish,
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -473,6 +473,9 @@ impl Actor {
             if state.synced && !(was_synced && Arc::ptr_eq(&state.verdicts, &before)) {
                 self.verdicts.keep(&state.verdicts);
             }
+            if let Some(api) = self.api.as_ref().filter(|_| state.synced) {
+                api.need_classes(static_classes(&state));
+            }
             self.desired.send_replace(state);
         }
         for line in news {
@@ -482,6 +485,14 @@ impl Actor {
             tracing::error!("the keeper of manifests is gone; changes are not kept");
         }
     }
+}
+
+/// The RuntimeClasses that pods of files and of the URL name: the API server may be the one who has them.
+fn static_classes(state: &DesiredState) -> BTreeSet<String> {
+    let pods = state.pods.values().filter(|pod| pod.source.is_static());
+    pods.filter_map(|pod| pod.pod.spec_ref().runtime_class_name.clone())
+        .filter(|class| !class.is_empty())
+        .collect()
 }
 
 impl Files {

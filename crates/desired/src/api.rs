@@ -200,6 +200,11 @@ impl ApiSource {
         }
     }
 
+    /// The RuntimeClasses that pods of other sources name.
+    pub(crate) fn need_classes(&self, classes: BTreeSet<String>) {
+        self.objects.need_classes(classes);
+    }
+
     /// Waits for news. Cancel safe.
     pub(crate) async fn news(&self) {
         self.news.notified().await;

@@ -68,6 +68,8 @@ pub(crate) enum HeldObject {
     Pod(Arc<DesiredPod>),
     ConfigMap(Arc<ConfigMap>),
     Secret(Arc<Secret>),
+    /// The runtime's handler that the class stands for.
+    RuntimeClass(Arc<str>),
 }
 
 /// Puts a finished pod into its place in the desired state.
@@ -295,6 +297,9 @@ impl Book {
                     }
                     HeldObject::Secret(object) => {
                         objects.secrets.insert(name(), Arc::clone(object));
+                    }
+                    HeldObject::RuntimeClass(handler) => {
+                        objects.runtime_classes.insert(key.identity.name.clone(), Arc::clone(handler));
                     }
                 }
             }

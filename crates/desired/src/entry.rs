@@ -1,6 +1,7 @@
 //! Documents that were read and ruled fit or unfit by themselves; whether they fit together is the book's matter.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use mainstay_podspec::{
     Content, Document, Identity, ManifestError, StaticPodPlace, decode_manifest, manifest_digest,
     static_pod_uid,
@@ -53,6 +54,7 @@ pub(crate) enum CandidateObject {
     },
     ConfigMap(ConfigMap),
     Secret(Secret),
+    RuntimeClass(RuntimeClass),
 }
 
 /// Reads a manifest.
@@ -73,6 +75,7 @@ pub(crate) fn read_entry(document: Document, place: &StaticPodPlace<'_>) -> Entr
             Content::Pod(pod) => CandidateObject::Pod { pod, computed_uid: static_pod_uid(&raw, place) },
             Content::ConfigMap(object) => CandidateObject::ConfigMap(object),
             Content::Secret(object) => CandidateObject::Secret(object),
+            Content::RuntimeClass(object) => CandidateObject::RuntimeClass(object),
         }
     });
     let state = match checked {

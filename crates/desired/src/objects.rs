@@ -91,6 +91,8 @@ struct Known {
     /// All services have been listed.
     services: bool,
     wanted: BTreeMap<PodUid, Wanted>,
+    /// What pods of other sources name, once that is known.
+    static_classes: Option<BTreeSet<String>>,
     /// Those that cannot be read, with the version of which that was told.
     unreadable: BTreeMap<(&'static str, FullName), String>,
 }
@@ -164,6 +166,15 @@ impl ApiObjects {
         let waits =
             known.wanted.iter().filter(|(_, wanted)| wanted.patience > now && !known.has(&wanted.references));
         waits.map(|(uid, wanted)| (uid.clone(), wanted.patience)).collect()
+    }
+
+    /// Says which RuntimeClasses pods of other sources name. Nobody waits for them: such a pod is tried again until it starts.
+    pub(crate) fn need_classes(&self, classes: BTreeSet<String>) {
+        let mut known = self.known();
+        if known.static_classes.as_ref() != Some(&classes) {
+            known.static_classes = Some(classes);
+            self.needs.notify_one();
+        }
     }
 
     /// All that is known.
@@ -272,6 +283,12 @@ impl ApiObjects {
             for key in &wanted.references.tokens {
                 tokens.insert(key.clone(), (wanted.full_name.clone(), wanted.account.clone()));
             }
+        }
+        match &known.static_classes {
+            Some(classes) => runtime_classes.extend(classes.iter().map(|class| FullName::new("", class))),
+            // What was kept may be theirs.
+            None => runtime_classes
+                .extend(known.objects.runtime_classes.keys().map(|class| FullName::new("", class))),
         }
         for (uid, wanted) in &known.wanted {
             certificates.extend(wanted.references.certificates.iter().map(|(key, wish)| CertificateAsk {

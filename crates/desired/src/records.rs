@@ -126,6 +126,7 @@ fn revive(record: ManifestRecord, config: &SourcesConfig) -> Result<Held, Vec<St
         }
         CandidateObject::ConfigMap(object) => HeldObject::ConfigMap(Arc::new(object)),
         CandidateObject::Secret(object) => HeldObject::Secret(Arc::new(object)),
+        CandidateObject::RuntimeClass(object) => HeldObject::RuntimeClass(object.handler.into()),
     };
     Ok(Held { digest, uid, seen, object })
 }

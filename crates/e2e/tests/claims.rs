@@ -11,7 +11,7 @@ use mainstay_e2e::{
     seen::{PATIENCE, persisted},
     sh, with,
 };
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, wait_until};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, HungFilesystem, own_mounts, wait_until};
 use serde_json::{Value, json};
 
 const VOLUMES: &str = "/api/v1/persistentvolumes";
@@ -294,5 +294,39 @@ fn a_local_volume_is_given_to_the_group_of_its_pod() -> Result<()> {
     let id = container_id(&guest).trim_start_matches("containerd://").to_owned();
     let groups = member.containerd.crictl(&["exec", "--sync", &id, "/bin/sh", "-c", "id -G"])?;
     ensure!(groups.split_whitespace().any(|group| group == "5555"), "{groups}");
+    Ok(())
+}
+
+/// A disk on which that takes long: here a part of it never answers.
+#[test]
+fn a_group_that_is_given_its_volume_slowly_is_told_of_it() -> Result<()> {
+    own_mounts()?;
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let disk = containerd.dir().join("volumes/disk");
+    let slow = disk.join("slow");
+    fs::create_dir_all(&slow)?;
+    fs::write(disk.join("quick"), "")?;
+    // What hangs ends first: a process that asks it cannot be ended before.
+    let member;
+    let hung = HungFilesystem::mount(&slow)?;
+    member = Member::on(containerd, plane, None, |_, builder| Ok(builder))?;
+    member.plane.create(VOLUMES, &local("disk", &disk.display().to_string(), "node"))?;
+    member.plane.create(CLAIMS, &claim("disk", "disk"))?;
+    let group = json!({ "securityContext": { "fsGroup": 4711 }, "terminationGracePeriodSeconds": 1 });
+    member.bind("patient", with(of_claim(idle("c"), "disk"), group))?;
+    member.told(
+        "patient",
+        "VolumePermissionChangeInProgress",
+        "Setting volume ownership for data is taking longer than expected",
+    )?;
+    // The rest of the node is not held up.
+    member.bind("other", json!({ "containers": [idle("c")] }))?;
+    member.ready("other")?;
+    drop(hung);
+    member.ready("patient")?;
+    for path in [&disk, &slow] {
+        ensure!(fs::metadata(path)?.gid() == 4711, "{} is not the group's", path.display());
+    }
     Ok(())
 }

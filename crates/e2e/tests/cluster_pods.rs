@@ -30,6 +30,15 @@ fn told(member: &Member, pod: &str, reason: &str, text: &str) -> Result<()> {
     })
 }
 
+/// By which of the runtime's handlers a pod runs.
+fn handler_of(member: &Member, pod: &Value) -> Result<String> {
+    let id = container_id(pod).trim_start_matches("containerd://").to_owned();
+    let shown: Value = serde_json::from_str(&member.containerd.crictl(&["inspect", &id])?)?;
+    let sandbox = shown["info"]["sandboxID"].as_str().context("no sandbox")?;
+    let shown: Value = serde_json::from_str(&member.containerd.crictl(&["inspectp", sandbox])?)?;
+    Ok(shown["info"]["runtimeHandler"].as_str().unwrap_or_default().to_owned())
+}
+
 /// Whether a pod had to go for another.
 fn made_room(pod: &Value) -> bool {
     let status = &pod["status"];
@@ -59,14 +68,16 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     member.bind("classy", json!({ "runtimeClassName": "usual", "containers": [idle("c")] }))?;
     let classy = member.ready("classy")?;
     ensure!(classy["spec"]["overhead"]["memory"] == "7Mi", "{}", classy["spec"]);
-    let id = container_id(&classy).trim_start_matches("containerd://").to_owned();
-    let shown: Value = serde_json::from_str(&member.containerd.crictl(&["inspect", &id])?)?;
-    let sandbox = shown["info"]["sandboxID"].as_str().context("no sandbox")?;
-    let shown: Value = serde_json::from_str(&member.containerd.crictl(&["inspectp", sandbox])?)?;
-    ensure!(shown["info"]["runtimeHandler"] == "runc", "{}", shown["info"]);
+    ensure!(handler_of(&member, &classy)? == "runc", "{classy}");
     member.bind("strange", json!({ "runtimeClassName": "strange", "containers": [idle("c")] }))?;
     told(&member, "strange", "FailedCreatePodSandBox", "no-such-handler")?;
     member.delete(&path("strange"), "gracePeriodSeconds=0")?;
+
+    // A pod of a file may name a class of the API server.
+    let of_a_file = json!({ "runtimeClassName": "usual", "containers": [idle("c")] });
+    member.node.write_manifest("classy.json", &pod("filed", of_a_file).to_string())?;
+    let filed = member.ready("filed-node")?;
+    ensure!(handler_of(&member, &filed)? == "runc", "{filed}");
 
     // An ephemeral container is accepted by the API server; that nothing comes of it is said.
     let debug = json!({ "spec": { "ephemeralContainers": [{ "name": "debugger", "image": "any" }] } });

@@ -111,6 +111,43 @@ fn containers_get_their_environment_hosts_file_and_names() {
     world.running("later").unwrap();
 }
 
+/// A RuntimeClass stands beside the pods of files, as their ConfigMaps do.
+#[test]
+fn a_runtime_class_of_a_file_names_the_handler() {
+    for flavor in Flavor::ALL {
+        let mut world = World::start(flavor).unwrap();
+        world.put("classy", json!({ "runtimeClassName": "usual", "containers": [idle("c")] })).unwrap();
+        let event =
+            world.event("classy", "FailedCreatePodSandBox", "RuntimeClass \"usual\" not found").unwrap();
+        assert!(event.message.contains("the directory of the manifests"), "{}", event.message);
+        let class = |name: &str, handler: &str| {
+            let metadata = json!({ "name": name });
+            json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": handler })
+        };
+        let list = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClassList", "items": [class("usual", "runc")] });
+        world.node.write_manifest("classes.json", &list.to_string()).unwrap();
+        let seen = world.running("classy").unwrap();
+        assert_eq!(world.sandboxes_of(seen.uid()).unwrap()[0]["runtimeHandler"], "runc");
+
+        // The runtime says what it does not have, and a wrong class touches nothing else.
+        world
+            .node
+            .write_manifest("other-classes.json", &class("strange", "no-such-handler").to_string())
+            .unwrap();
+        world.put("strange", json!({ "runtimeClassName": "strange", "containers": [idle("c")] })).unwrap();
+        world.event("strange", "FailedCreatePodSandBox", "no-such-handler").unwrap();
+        world.node.write_manifest("wrong.json", &class("wrong", "Not A Handler").to_string()).unwrap();
+        world.node_event("FailedValidation", "handler: Invalid value").unwrap();
+
+        // It is kept with the manifests, so a pod is judged by it in the next life as in this one.
+        let before = seen.container("c")["containerID"].clone();
+        world.node.kill9();
+        world.node.start_again().unwrap();
+        let seen = world.running("classy").unwrap();
+        assert_eq!(seen.container("c")["containerID"], before);
+    }
+}
+
 #[test]
 fn a_container_that_cannot_be_started_says_why() {
     for flavor in Flavor::ALL {

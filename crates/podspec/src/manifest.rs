@@ -1,4 +1,4 @@
-//! Manifests: bytes to Pods, ConfigMaps and Secrets, document by document.
+//! Manifests: bytes to Pods and what they refer to (ConfigMaps, Secrets, RuntimeClasses), document by document.
 //!
 //! A file that is not YAML or JSON at all is one error. In a file that is, each document stands for itself: one that is
 //! wrong does not touch the others. Nothing is defaulted here and only types are checked; see [`crate::validate_pod`].
@@ -9,6 +9,7 @@ mod value;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use serde_json::Value;
 
 use crate::validate::Problem;
@@ -65,6 +66,8 @@ pub enum ObjectKind {
     ConfigMap,
     /// `v1 Secret`.
     Secret,
+    /// `node.k8s.io/v1 RuntimeClass`.
+    RuntimeClass,
 }
 
 impl ObjectKind {
@@ -75,6 +78,15 @@ impl ObjectKind {
             Self::Pod => "Pod",
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
+            Self::RuntimeClass => "RuntimeClass",
+        }
+    }
+
+    /// The API's group and version of the kind.
+    fn api_version(self) -> &'static str {
+        match self {
+            Self::Pod | Self::ConfigMap | Self::Secret => "v1",
+            Self::RuntimeClass => "node.k8s.io/v1",
         }
     }
 }
@@ -90,7 +102,7 @@ impl fmt::Display for ObjectKind {
 pub struct Identity {
     /// Its kind.
     pub kind: ObjectKind,
-    /// Its namespace; `default` where none is written.
+    /// Its namespace; `default` where none is written, nothing for what is in none.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -98,7 +110,10 @@ pub struct Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        match self.namespace.as_str() {
+            "" => write!(f, "{} {}", self.kind, self.name),
+            namespace => write!(f, "{} {namespace}/{}", self.kind, self.name),
+        }
     }
 }
 
@@ -127,6 +142,8 @@ pub enum Content {
     ConfigMap(ConfigMap),
     /// A secret.
     Secret(Secret),
+    /// A runtime class.
+    RuntimeClass(RuntimeClass),
 }
 
 /// Reads a manifest. Lists are taken apart; empty documents are left out.
@@ -175,6 +192,7 @@ fn list_items(mut document: Value) -> Result<(Option<ObjectKind>, Vec<Value>), V
         (Some("v1"), Some("PodList")) => Some(ObjectKind::Pod),
         (Some("v1"), Some("ConfigMapList")) => Some(ObjectKind::ConfigMap),
         (Some("v1"), Some("SecretList")) => Some(ObjectKind::Secret),
+        (Some("node.k8s.io/v1"), Some("RuntimeClassList")) => Some(ObjectKind::RuntimeClass),
         _ => return Err(document),
     };
     match document.get_mut("items").map(Value::take) {
@@ -191,7 +209,7 @@ fn list_items(mut document: Value) -> Result<(Option<ObjectKind>, Vec<Value>), V
 
 fn typed_item(mut item: Value, kind: Option<ObjectKind>) -> Value {
     if let (Some(kind), Some(map)) = (kind, item.as_object_mut()) {
-        map.entry("apiVersion").or_insert_with(|| "v1".into());
+        map.entry("apiVersion").or_insert_with(|| kind.api_version().into());
         map.entry("kind").or_insert_with(|| kind.as_str().into());
     }
     item
@@ -219,6 +237,7 @@ fn decode_document(mut raw: Value, place: String) -> Document {
         ObjectKind::Pod => typed_content(&raw, Content::Pod, false, check_pod),
         ObjectKind::ConfigMap => typed_content(&raw, Content::ConfigMap, false, |_| Vec::new()),
         ObjectKind::Secret => typed_content(&raw, Content::Secret, true, |_| Vec::new()),
+        ObjectKind::RuntimeClass => typed_content(&raw, Content::RuntimeClass, false, |_| Vec::new()),
     };
     Document { place, identity, raw, content, warnings }
 }
@@ -254,7 +273,8 @@ fn check_pod(mut pod: Pod) -> Vec<Problem> {
 }
 
 fn object_kind(raw: &Value) -> Result<ObjectKind, Problem> {
-    const SUPPORTED: &str = "supported are v1 Pod, ConfigMap, Secret, List and PodList";
+    const SUPPORTED: &str =
+        "supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass";
     if !raw.is_object() {
         return Err(Problem::new(
             "",
@@ -271,18 +291,25 @@ fn object_kind(raw: &Value) -> Result<ObjectKind, Problem> {
         ("v1", "Pod") => Ok(ObjectKind::Pod),
         ("v1", "ConfigMap") => Ok(ObjectKind::ConfigMap),
         ("v1", "Secret") => Ok(ObjectKind::Secret),
-        ("v1", "List" | "PodList" | "ConfigMapList" | "SecretList") => Err(Problem::new(
+        ("node.k8s.io/v1", "RuntimeClass") => Ok(ObjectKind::RuntimeClass),
+        ("v1", "List" | "PodList" | "ConfigMapList" | "SecretList")
+        | ("node.k8s.io/v1", "RuntimeClassList") => Err(Problem::new(
             "items",
             "Invalid value: must be a list of objects, and a list cannot hold lists",
+        )),
+        (other, "RuntimeClass") => Err(Problem::new(
+            "apiVersion",
+            format!("Unsupported value: {other:?}: supported values: \"node.k8s.io/v1\""),
         )),
         (other, "Pod" | "ConfigMap" | "Secret") => {
             Err(Problem::new("apiVersion", format!("Unsupported value: {other:?}: supported values: \"v1\"")))
         }
         (api_version, kind) => {
-            let advice = match nearest(kind, &["Pod", "ConfigMap", "Secret", "List", "PodList"]) {
-                Some(known) if known != kind => format!(" (did you mean {known}?)"),
-                _ => String::new(),
-            };
+            let advice =
+                match nearest(kind, &["Pod", "ConfigMap", "Secret", "RuntimeClass", "List", "PodList"]) {
+                    Some(known) if known != kind => format!(" (did you mean {known}?)"),
+                    _ => String::new(),
+                };
             Err(Problem::new(
                 "kind",
                 format!("Unsupported value: \"{api_version} {kind}\": {SUPPORTED}{advice}"),
@@ -294,8 +321,10 @@ fn object_kind(raw: &Value) -> Result<ObjectKind, Problem> {
 fn identity(raw: &Value, kind: ObjectKind) -> Option<Identity> {
     let metadata = raw.get("metadata")?;
     let name = text(metadata, "name").filter(|name| !name.is_empty())?;
-    let namespace =
-        text(metadata, "namespace").filter(|namespace| !namespace.is_empty()).unwrap_or("default");
+    let namespace = match kind {
+        ObjectKind::RuntimeClass => "",
+        _ => text(metadata, "namespace").filter(|namespace| !namespace.is_empty()).unwrap_or("default"),
+    };
     Some(Identity { kind, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 

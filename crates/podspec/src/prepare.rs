@@ -2,6 +2,7 @@
 
 use crate::{
     Content, Problem, StaticPodPlace, default_config_map, default_secret, prepare_static_pod,
+    validate::{runtime_class_warnings, validate_runtime_class},
     validate_config_map, validate_secret,
 };
 
@@ -26,6 +27,15 @@ impl Content {
                 default_secret(&mut object);
                 let problems = validate_secret(&object);
                 (Self::Secret(object), problems)
+            }
+            Self::RuntimeClass(object) => {
+                let problems = validate_runtime_class(&object);
+                let warnings = runtime_class_warnings(&object);
+                return if problems.is_empty() {
+                    Ok((Self::RuntimeClass(object), warnings))
+                } else {
+                    Err(problems)
+                };
             }
         };
         if problems.is_empty() { Ok((object, Vec::new())) } else { Err(problems) }

@@ -16,6 +16,7 @@ mod warnings;
 
 use std::fmt;
 
+pub(crate) use objects::{runtime_class_warnings, validate_runtime_class};
 pub use objects::{validate_config_map, validate_config_map_change, validate_secret, validate_secret_change};
 pub use resources::is_extended as is_extended_resource;
 pub use spec::validate_pod;

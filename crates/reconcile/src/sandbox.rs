@@ -83,7 +83,7 @@ pub(crate) async fn create(
     let handler = class.and_then(|class| order.objects.runtime_classes.get(class));
     if let (Some(class), None) = (class, handler) {
         let remedy = if desired.source.is_static() {
-            "this version reads RuntimeClasses for pods of an API server only; leave runtimeClassName out"
+            "put it into the directory of the manifests, or leave runtimeClassName out"
         } else {
             "make it, or leave runtimeClassName out"
         };

@@ -39,14 +39,15 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    /// Makes what is missing.
+    /// Makes what is missing: in `shared` what every run has in common, in `dir` what is this run's.
     pub(super) fn make(
+        shared: &Path,
         dir: &Path,
         programs: &[(String, PathBuf)],
         plan: &str,
         environment: &str,
     ) -> Result<Self> {
-        let system = root_file_system(dir)?;
+        let system = root_file_system(shared)?;
         let staging = dir.join("payload");
         fs::remove_dir_all(&staging).ok();
         for sub in ["tests", "tools", "images"] {
@@ -74,7 +75,7 @@ impl Disks {
         for part in ["contrib", "examples", "proto"] {
             copy_tree(&workspace_root().join(part), &staging.join("workspace").join(part))?;
         }
-        copy_tree(&python_packages(dir)?, &staging.join("python/packages"))?;
+        copy_tree(&python_packages(shared)?, &staging.join("python/packages"))?;
         // Images that were made before are as good there; others are made when they are needed.
         for image in fs::read_dir(build_dir().join("images")).into_iter().flatten().flatten() {
             copy(&image.path(), &staging.join("images").join(image.file_name()))?;

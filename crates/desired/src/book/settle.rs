@@ -223,6 +223,7 @@ impl<'a> Settling<'a> {
             }
             CandidateObject::ConfigMap(object) => HeldObject::ConfigMap(Arc::new(std::mem::take(object))),
             CandidateObject::Secret(object) => HeldObject::Secret(Arc::new(std::mem::take(object))),
+            CandidateObject::RuntimeClass(object) => HeldObject::RuntimeClass(object.handler.as_str().into()),
         };
         let record = ManifestRecord {
             source: key.source,

@@ -244,7 +244,10 @@ async fn bad_input_touches_nothing_else() {
     let expected = [
         ("empty.yaml", "the manifest is empty"),
         ("huge.yaml", "larger than 10 MiB"),
-        ("kind.yaml", "supported are v1 Pod, ConfigMap, Secret, List and PodList"),
+        (
+            "kind.yaml",
+            "supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass",
+        ),
         ("none.yaml", "spec.containers: Required value"),
         ("quantity.yaml", "\"lots\" is not a quantity"),
     ];

@@ -44,7 +44,7 @@ fn several_documents_and_lists() {
             "document 1: Pod default/web",
             "document 2: ConfigMap x/c",
             "document 3, item 1: Secret default/s",
-            "document 3, item 2: kind: Unsupported value: \"apps/v1 Deployment\": supported are v1 Pod, ConfigMap, Secret, List and PodList",
+            "document 3, item 2: kind: Unsupported value: \"apps/v1 Deployment\": supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass",
             "document 4, item 1: Pod default/untyped",
         ]
     );
@@ -203,15 +203,18 @@ fn all_wrong_types_at_once_with_the_rest_checked_too() {
 fn kinds_that_are_not_supported() {
     for (text, expected) in [
         ("kind: Pod", "apiVersion: Required value: write apiVersion: v1"),
-        ("apiVersion: v1", "kind: Required value: supported are v1 Pod, ConfigMap, Secret, List and PodList"),
+        (
+            "apiVersion: v1",
+            "kind: Required value: supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass",
+        ),
         ("apiVersion: v2\nkind: Pod", "apiVersion: Unsupported value: \"v2\": supported values: \"v1\""),
         (
             "apiVersion: v1\nkind: pod",
-            "kind: Unsupported value: \"v1 pod\": supported are v1 Pod, ConfigMap, Secret, List and PodList (did you mean Pod?)",
+            "kind: Unsupported value: \"v1 pod\": supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass (did you mean Pod?)",
         ),
         (
             "just text",
-            "Invalid value: must be a mapping with apiVersion and kind; supported are v1 Pod, ConfigMap, Secret, List and PodList",
+            "Invalid value: must be a mapping with apiVersion and kind; supported are v1 Pod, ConfigMap, Secret, List and PodList, and node.k8s.io/v1 RuntimeClass",
         ),
         (
             "apiVersion: v1\nkind: List\nitems: 5",

@@ -1,6 +1,6 @@
 //! What a pod is called, and what is about where it runs: others decide that before a node sees it.
 
-use super::{Area, Row, not_yet, passed, works};
+use super::{Area, Row, passed, works};
 
 pub(super) const AREA: Area = Area { title: "Names and placement", rows: ROWS };
 
@@ -48,8 +48,11 @@ const ROWS: &[Row] = &[
     passed("spec.topologySpreadConstraints", SCHEDULER),
     passed("spec.evictionResponders", "the API server's eviction; kept and shown"),
     works("spec.os", &["member::pods_of_the_api_server_run_and_end_by_its_word"]),
-    not_yet(
+    works(
         "spec.runtimeClassName",
-        "works for pods of an API server; RuntimeClasses of static pods are not read yet, and such a pod will not start",
+        &[
+            "containers::a_runtime_class_of_a_file_names_the_handler",
+            "cluster_pods::runtime_classes_preemption_and_what_is_not_run",
+        ],
     ),
 ];

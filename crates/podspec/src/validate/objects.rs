@@ -1,6 +1,7 @@
-//! ConfigMaps and Secrets.
+//! ConfigMaps, Secrets and RuntimeClasses.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 
 use super::{Field, Problem, Problems, metadata, names};
 
@@ -79,6 +80,38 @@ pub fn validate_secret(secret: &Secret) -> Vec<Problem> {
         _ => {}
     }
     problems.0
+}
+
+/// Checks a runtime class.
+#[must_use]
+pub(crate) fn validate_runtime_class(class: &RuntimeClass) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    let mut metadata = class.metadata.clone();
+    if metadata.namespace.take().is_some_and(|namespace| !namespace.is_empty()) {
+        problems
+            .forbidden(&Field::new("metadata.namespace"), "a RuntimeClass is in no namespace; leave it out");
+    }
+    // It is in none, which is what is asked of everything else.
+    metadata.namespace = Some("default".to_owned());
+    metadata::check(&mut problems, &metadata, false);
+    problems.check(&Field::new("handler"), &class.handler, names::dns_label);
+    problems.0
+}
+
+/// What a runtime class of a file asks for that only an API server does.
+#[must_use]
+pub(crate) fn runtime_class_warnings(class: &RuntimeClass) -> Vec<String> {
+    let odd = [
+        (
+            class.overhead.is_some(),
+            "overhead: without an API server it is not added to the pods of the class; write it in their spec.overhead",
+        ),
+        (
+            class.scheduling.is_some(),
+            "scheduling: there is no scheduler without an API server; it does nothing",
+        ),
+    ];
+    odd.into_iter().filter(|(is_set, _)| *is_set).map(|(_, text)| text.to_owned()).collect()
 }
 
 /// Whether a config map may take the place of another of its name.

@@ -596,6 +596,26 @@ fn config_maps_and_secrets() {
 }
 
 #[test]
+fn runtime_classes() {
+    let class = |value: Value| {
+        let object = serde_json::from_value(value).unwrap();
+        let problems = validate_runtime_class(&object).iter().map(ToString::to_string).collect::<Vec<_>>();
+        (problems, runtime_class_warnings(&object).len())
+    };
+    assert_eq!(class(json!({"metadata": {"name": "gvisor.v1"}, "handler": "runsc"})), (vec![], 0));
+    let (problems, warned) = class(json!({
+        "metadata": {"name": "Mine", "namespace": "default"}, "handler": "", "scheduling": {},
+        "overhead": {"podFixed": {"memory": "7Mi"}},
+    }));
+    assert_eq!(warned, 2);
+    let starts = ["metadata.namespace: Forbidden", "metadata.name: Invalid value: \"Mine\"", "handler: "];
+    assert_eq!(problems.len(), starts.len(), "{problems:#?}");
+    for (problem, start) in problems.iter().zip(starts) {
+        assert!(problem.starts_with(start), "{problem}");
+    }
+}
+
+#[test]
 fn immutable_objects() {
     let map = |value: &str, immutable: bool| -> ConfigMap {
         serde_json::from_value(json!({"data": {"a": value}, "immutable": immutable})).unwrap()
