@@ -283,6 +283,14 @@ fn every_problem_of_a_configuration_is_told_at_once_with_exit_code_64() -> Resul
     fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 10\n")?;
     let (code, text) = mainstay(&["check", "--config", &path])?;
     ensure!(code == 0 && text.contains("the configuration is valid"), "{code}: {text}");
+    ensure!(mainstay(&["check", "--strict", "--config", &path])?.0 == 0);
+    fs::write(
+        &file,
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nimageMinimumGCAge: 5m\n",
+    )?;
+    let (code, text) = mainstay(&["check", "--config", &path])?;
+    ensure!(code == 0 && text.contains("not yet acted upon: imageMinimumGCAge"), "{code}: {text}");
+    ensure!(mainstay(&["check", "--strict", "--config", &path])? == (1, text));
     let (code, text) = mainstay(&["check", "--explain", "containerLogMaxSize"])?;
     ensure!(
         code == 0 && text.contains("10Mi") && text.contains("--container-log-max-size"),

@@ -577,7 +577,7 @@ fn bad_input_is_told_and_harms_nobody_else() {
     let deep = json!([{ "key": "a", "path": "d/".repeat(100) + "f" }]);
     world.put("deep", one_volume(json!({ "configMap": { "name": "good", "items": deep } }))).unwrap();
     world.put("fine", one_volume(json!({ "emptyDir": {} }))).unwrap();
-    world.event("deep", "FailedMount", "lies more than 64 directories deep").unwrap();
+    world.event("deep", "FailedValidation", "lies more than 64 directories deep").unwrap();
     for (name, object, why) in [
         ("uses-evil", r#"secret "evil""#, "a valid config key"),
         ("uses-big", r#"configmap "big""#, "1048576"),

@@ -18,18 +18,21 @@ pub(crate) struct CheckArgs {
     /// Drop-ins (`*.conf`) that are merged over --config
     #[arg(long, value_name = "DIR")]
     config_dir: Option<PathBuf>,
-    /// A manifest to check, or a directory of them: pods, config maps, secrets; may be given several times
+    /// A manifest to check, or a directory of them: pods, config maps, secrets, runtime classes; may be given several times
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
     /// Local users and rules to check (`access.yaml`)
     #[arg(long, value_name = "FILE")]
     access: Option<PathBuf>,
+    /// Fail on warnings and on what is not acted upon yet, too
+    #[arg(long)]
+    strict: bool,
     /// Explain a field (`containerLogMaxSize`) or a flag
     #[arg(long, value_name = "FIELD")]
     explain: Option<String>,
 }
 
-/// Checks what was asked for. Exit code 0 when all is well, 1 when there are problems.
+/// Checks what was asked for. Exit code 0 when all is well, 1 when there are problems (with `--strict`: or warnings).
 pub(crate) fn main(args: &CheckArgs) -> ExitCode {
     let mut good = true;
     let mut text = String::new();
@@ -50,7 +53,7 @@ pub(crate) fn main(args: &CheckArgs) -> ExitCode {
         gates = of_config;
     }
     if let Some(file) = &args.access {
-        good &= check_access(file, &mut text);
+        good &= check_access(file, args.strict, &mut text);
     }
     let mut seen = BTreeMap::new();
     for file in &args.files {
@@ -59,9 +62,9 @@ pub(crate) fn main(args: &CheckArgs) -> ExitCode {
                 line(&mut text, &format!("{}: holds no .yaml, .yml or .json file", file.display()));
                 good = false;
             }
-            Ok(files) => {
-                files.iter().for_each(|file| good &= check_manifest(file, gates, &mut seen, &mut text))
-            }
+            Ok(files) => files
+                .iter()
+                .for_each(|file| good &= check_manifest(file, (gates, args.strict), &mut seen, &mut text)),
             Err(error) => {
                 line(&mut text, &format!("{}: cannot be read: {error}", file.display()));
                 good = false;
@@ -72,7 +75,7 @@ pub(crate) fn main(args: &CheckArgs) -> ExitCode {
     if good { printed } else { ExitCode::FAILURE }
 }
 
-fn check_access(file: &PathBuf, text: &mut String) -> bool {
+fn check_access(file: &PathBuf, strict: bool, text: &mut String) -> bool {
     let shown = file.display();
     let mode = std::fs::metadata(file).map_err(|error| error.to_string());
     let mode = mode.and_then(|found| secure::check_access_mode(file, &found));
@@ -81,7 +84,10 @@ fn check_access(file: &PathBuf, text: &mut String) -> bool {
         .and_then(|bytes| secure::parse_access(&bytes));
     let mut good = true;
     match mode {
-        Ok(remark) => remark.iter().for_each(|remark| line(text, &format!("{shown}: warning: {remark}"))),
+        Ok(remark) => {
+            remark.iter().for_each(|remark| line(text, &format!("{shown}: warning: {remark}")));
+            good &= !strict || remark.is_none();
+        }
         Err(problem) => {
             line(text, &format!("{shown}: {problem}"));
             good = false;
@@ -121,7 +127,7 @@ fn check_config(args: &CheckArgs, text: &mut String) -> (bool, PodGates) {
             for field in &loaded.not_yet {
                 line(text, &format!("not yet acted upon: {} (set in {})", field.path, field.set_by));
             }
-            (true, node::pod_gates(&loaded))
+            (!args.strict || loaded.not_yet.is_empty(), node::pod_gates(&loaded))
         }
         Err(problems) => {
             for problem in &problems {
@@ -136,7 +142,7 @@ fn check_config(args: &CheckArgs, text: &mut String) -> (bool, PodGates) {
 /// `seen` has what was found in the files before, each with its file.
 fn check_manifest(
     file: &PathBuf,
-    gates: PodGates,
+    (gates, strict): (PodGates, bool),
     seen: &mut BTreeMap<String, PathBuf>,
     text: &mut String,
 ) -> bool {
@@ -188,7 +194,7 @@ fn check_manifest(
         line(text, &format!("{shown}: {name}: {}", if problems.is_empty() { "valid" } else { "rejected" }));
         problems.iter().for_each(|problem| line(text, &format!("  {problem}")));
         warnings.iter().for_each(|warning| line(text, &format!("  warning: {warning}")));
-        good &= problems.is_empty();
+        good &= problems.is_empty() && (!strict || warnings.is_empty());
     }
     good
 }

@@ -19,6 +19,7 @@ pub use paths::{
     EmptyDirPlace, empty_dirs, plugin_name, pod_dir, ready_marker, subpath_dir, subpaths_dir, volume_dir,
     volume_path, volumes_dir,
 };
+pub(crate) use payload::path_problem;
 pub use payload::{MAX_PATH_PARTS, Payload, PayloadFile, has_live_volumes, objects_differ};
 pub use setup::{GroupChange, HostPathType, SetupKind, VolumeContext, VolumeSetup, set_up};
 pub use trust::plain_chain;

@@ -254,15 +254,16 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
         }
         Err(hung) => {
             let named = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // Held up by an earlier try: what it hangs in is the path that it names.
-            let by_path = || {
+            // Held up by an earlier try, which names what it hangs in: the volume, or a path in it.
+            let of_earlier = || {
                 let found = volumes.iter().find(|volume| {
                     let path = volume_path(&dir, volume).map(|path| path.display().to_string());
-                    path.is_some_and(|path| hung.doing.contains(&path))
+                    hung.doing.contains(&format!("volume {:?}", volume.name))
+                        || path.is_some_and(|path| hung.doing.contains(&path))
                 });
                 found.map_or_else(String::new, |volume| volume.name.clone())
             };
-            let volume = if named.is_empty() { by_path() } else { named };
+            let volume = if named.is_empty() { of_earlier() } else { named };
             if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
                 let text =
                     format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");

@@ -18,7 +18,8 @@ pub(super) fn markdown() -> String {
          without fields below it is about that one field.\n\n\
          A pod from a file may not name what only an API server has, also where the table says that it works: claims and ephemeral volumes,\n\
          resource claims, service account tokens, trust bundles and pod certificates. Its `serviceAccountName` does nothing without an API server, and is\n\
-         refused with one, as are ConfigMaps and Secrets.\n",
+         refused with one, as are ConfigMaps and Secrets. RuntimeClasses stand beside the pods in the same directory; an API server's come before them.\n\n\
+         A path of `items` has at most 64 parts of at most 255 bytes each, and 4096 bytes in all.\n",
     );
     let mut total = [0; 3];
     for area in AREAS {

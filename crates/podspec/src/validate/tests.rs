@@ -281,13 +281,14 @@ fn environment() {
 
 #[test]
 fn volumes_and_mounts() {
+    let deep = "d/".repeat(100) + "f";
     check(&[
         (
             "volumes",
             json!({"spec": {"volumes": [
                 {"name": "a"}, {"name": "a", "emptyDir": {"sizeLimit": "-1"}}, {"name": "B", "hostPath": {"path": "/a/../b", "type": "Dir"}},
                 {"name": "c", "emptyDir": {}, "hostPath": {"path": "/x"}}, {"name": "d", "secret": {"defaultMode": 512}},
-                {"name": "e", "configMap": {"name": "x", "items": [{"key": "k", "path": "../y"}, {"key": "", "path": "/z"}]}},
+                {"name": "e", "configMap": {"name": "x", "items": [{"key": "k", "path": "../y"}, {"key": "", "path": "/z"}, {"key": "k", "path": deep}]}},
                 {"name": "f", "downwardAPI": {"items": [{"path": "x"}, {"path": "y", "resourceFieldRef": {"resource": "limits.cpu"}}]}},
                 {"name": "g", "projected": {"sources": [{"secret": {"name": "s", "items": [{"key": "k", "path": "p"}]}}, {"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}]}},
             ]}}),
@@ -303,6 +304,9 @@ fn volumes_and_mounts() {
                 "spec.volumes[5].configMap.items[0].path: Invalid value: \"../y\": must not contain '..'",
                 "spec.volumes[5].configMap.items[1].key: Required value: name the key",
                 "spec.volumes[5].configMap.items[1].path: Invalid value: \"/z\": must be a relative path",
+                &format!(
+                    "spec.volumes[5].configMap.items[2].path: Invalid value: \"{deep}\": it lies more than 64 directories deep, and would never be written"
+                ),
                 "spec.volumes[6].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required",
                 "spec.volumes[6].downwardAPI.items[1].resourceFieldRef.containerName: Required value: name the container",
                 "spec.volumes[7].projected.sources[1].configMap: Invalid value: \"p\": conflicting duplicate paths",

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use mainstay_types::Quantity;
 
 use super::{Field, Problems, names, resources};
+use crate::volumes::path_problem;
 
 const HOST_PATH_TYPES: &[&str] =
     &["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
@@ -214,7 +215,12 @@ fn check_file_path(problems: &mut Problems, path: &str, field: &Field) {
     if path.is_empty() {
         problems.required(field, "name the file");
     } else {
-        problems.check(field, path, names::local_file_path);
+        problems.check(field, path, |path| {
+            // What would be found out only when the file is to be written.
+            let unwritable =
+                || path_problem(path).map(|problem| format!("it {problem}, and would never be written"));
+            names::local_file_path(path).or_else(unwritable)
+        });
     }
 }
 

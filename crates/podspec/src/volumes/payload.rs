@@ -320,7 +320,7 @@ impl Kind {
 }
 
 /// What keeps a path from being a file in a volume.
-fn path_problem(path: &str) -> Option<&'static str> {
+pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
     let mut parts = path.split('/');
     if path.is_empty() || parts.clone().all(|part| part.is_empty() || part == ".") {
         Some("is empty")
