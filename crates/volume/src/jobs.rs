@@ -21,6 +21,7 @@ pub struct Progress {
     doing: Mutex<String>,
     /// Files that were given to the pod's group, and one more; 0 while none are being given.
     given: AtomicU64,
+    removing: AtomicBool,
     abandoned: AtomicBool,
 }
 
@@ -28,7 +29,14 @@ impl Progress {
     /// Says what is being done from now on.
     pub fn doing(&self, what: impl Into<String>) {
         self.given.store(0, Ordering::Relaxed);
+        self.removing.store(false, Ordering::Relaxed);
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// Says that files are being removed from now on, which takes as long as there are many.
+    pub(crate) fn removing(&self, what: impl Into<String>) {
+        self.doing(what);
+        self.removing.store(true, Ordering::Relaxed);
     }
 
     /// Says that it is giving files to the pod's group, and how many it has given.
@@ -49,7 +57,7 @@ impl Progress {
 
 /// A job has not ended in time. It goes on; nothing else is done for its pod until it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{doing} has not ended after {seconds} s{}", remedy(*given))]
+#[error("{doing} has not ended after {seconds} s{}", remedy(*given, *removing))]
 pub struct Hung {
     /// What it is doing.
     pub doing: String,
@@ -57,10 +65,13 @@ pub struct Hung {
     pub seconds: u64,
     /// It goes through a volume to give it to the pod's group, and has given so many files.
     pub given: Option<u64>,
+    /// It removes files. There may just be many.
+    pub removing: bool,
 }
 
-fn remedy(given: Option<u64>) -> String {
+fn remedy(given: Option<u64>, removing: bool) -> String {
     match given {
+        None if removing => "; there may be much to remove. Only this pod waits for it".to_owned(),
         Some(files) => format!(
             " ({files} files so far); only this pod waits for it; fsGroupChangePolicy: OnRootMismatch looks at the volume's root alone"
         ),
@@ -88,6 +99,7 @@ impl Job {
             doing: self.progress.text(),
             seconds: self.begun.elapsed().as_secs(),
             given: self.progress.given.load(Ordering::Relaxed).checked_sub(1),
+            removing: self.progress.removing.load(Ordering::Relaxed),
         }
     }
 }
@@ -157,12 +169,14 @@ impl Jobs {
         let thread = std::thread::Builder::new().name("volumes".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(body) {
             warn!(%error, "cannot start a thread for a pod's volumes");
-            return Err(Hung { doing: format!("starting a thread ({error})"), seconds: 0, given: None });
+            let doing = format!("starting a thread ({error})");
+            return Err(Hung { doing, seconds: 0, given: None, removing: false });
         }
         match tokio::time::timeout_at(deadline, receiver).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) => {
-                Err(Hung { doing: format!("{} (it died)", job.progress.text()), seconds: 0, given: None })
+                let doing = format!("{} (it died)", job.progress.text());
+                Err(Hung { doing, seconds: 0, given: None, removing: false })
             }
             Err(_) => Err(job.hung()),
         }
@@ -214,6 +228,26 @@ mod tests {
         assert!(hung.to_string().contains("(4096 files so far)"), "{hung}");
         assert!(hung.to_string().contains("OnRootMismatch"), "{hung}");
         release.send(()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn removing_much_is_not_taken_for_hanging() {
+        let jobs = Jobs::default();
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let work = move |progress: &Progress| {
+            progress.doing("unmounting x");
+            progress.removing("removing x");
+            wait.recv().ok();
+        };
+        let hung = jobs.run("a", Duration::from_secs(5), work).await.unwrap_err();
+        assert!(hung.removing && hung.to_string().contains("much to remove"), "{hung}");
+        release.send(()).unwrap();
+        let hung = jobs.run("b", Duration::from_millis(50), |progress| {
+            progress.removing("removing x");
+            progress.doing("unmounting y");
+            std::thread::sleep(Duration::from_secs(1));
+        });
+        assert!(!hung.await.unwrap_err().removing);
     }
 
     #[tokio::test]

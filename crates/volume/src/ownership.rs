@@ -41,7 +41,9 @@ pub(crate) fn give(
     }
     // The root comes last: while it is not the group's, what is in it may not be.
     let mut kept = Kept::default();
-    give_below(&root, group, &mut kept, progress).map_err(failed)?;
+    if !give_below(&root, group, &mut kept, progress).map_err(failed)? {
+        return Err(VolumeError::Abandoned { path: path.to_owned() });
+    }
     if let Kept { count, first: Some((name, errno)) } = &kept {
         warn!(
             volume = %path.display(), group, count, first = name, error = %errno,
@@ -75,15 +77,16 @@ struct Level {
     stat: Stat,
 }
 
-/// Gives all that is in a directory. The way down is on the heap: threads that make volumes ready have small stacks.
-fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept, progress: &Progress) -> Result<(), Errno> {
+/// Gives all that is in a directory. The way down is on the heap: threads that make volumes ready have small stacks. Whether it came
+/// to the end: what nobody waits for any more is left as it is.
+fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept, progress: &Progress) -> Result<bool, Errno> {
     let mut top = Dir::read_from(root)?;
     let mut files = 0;
     let mut way: Vec<Level> = Vec::new();
     loop {
         let entries = way.last_mut().map_or(&mut top, |level| &mut level.entries);
         let Some(entry) = entries.read() else {
-            let Some(level) = way.pop() else { return Ok(()) };
+            let Some(level) = way.pop() else { return Ok(true) };
             let given =
                 level.entries.fd().and_then(|directory| change(directory, &level.stat, group, DIRECTORY));
             given.unwrap_or_else(|errno| kept.add(&level.name, errno));
@@ -101,6 +104,9 @@ fn give_below(root: &OwnedFd, group: u32, kept: &mut Kept, progress: &Progress) 
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
+        }
+        if progress.is_abandoned() {
+            return Ok(false);
         }
         progress.has_given(files);
         files += 1;
@@ -211,6 +217,31 @@ mod tests {
         give(&volume, 4712, GroupChange::OnRootMismatch, &Progress::default()).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 4712);
     }
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("v");
+        std::fs::create_dir(&volume).unwrap();
+        std::fs::write(volume.join("file"), "").unwrap();
+        let before = rustix::fs::stat(&volume).unwrap();
+        let jobs = crate::Jobs::default();
+        let (abandoned, wait) = std::sync::mpsc::channel::<()>();
+        let path = volume.clone();
+        let given = jobs.run("a", std::time::Duration::from_secs(60), move |progress| {
+            wait.recv().ok();
+            give(&path, 4711, GroupChange::Always, progress)
+        });
+        let abandon = async {
+            tokio::task::yield_now().await;
+            jobs.abandon("a");
+            abandoned.send(()).unwrap();
+        };
+        let (given, ()) = tokio::join!(given, abandon);
+        assert!(matches!(given, Ok(Err(VolumeError::Abandoned { .. }))), "{given:?}");
+        // Whoever looks at the root sees that not all of it was given.
+        assert_eq!(rustix::fs::stat(&volume).unwrap().st_gid, before.st_gid);
+    }
+
     #[test]
     fn what_cannot_be_given_holds_up_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -46,8 +46,8 @@ pub fn bind_sub_path(
         }
         opened => opened.map_err(VolumeError::io("open", root))?,
     };
-    let part = match open_beneath(&volume, sub_path, OFlags::PATH) {
-        Err(Errno::NOENT) => make_part(&volume, sub_path).map_err(failed("make"))?,
+    let part = match open_beneath(&volume, Some(root), sub_path, OFlags::PATH) {
+        Err(Errno::NOENT) => make_part(&volume, root, sub_path).map_err(failed("make"))?,
         opened => opened.map_err(failed("open"))?,
     };
     let found = rustix::fs::fstat(&part).map_err(failed("look at"))?;
@@ -85,7 +85,7 @@ pub(crate) fn unmount(target: &Path, flags: UnmountFlags) -> Result<(), VolumeEr
 }
 
 /// Makes the directories of a part that are missing, each with the permissions of the volume's root, and opens the last.
-fn make_part(volume: &OwnedFd, sub_path: &str) -> Result<OwnedFd, Errno> {
+fn make_part(volume: &OwnedFd, root: &Path, sub_path: &str) -> Result<OwnedFd, Errno> {
     let bits = rustix::fs::fstat(volume)?.st_mode & 0o7777;
     let parts: Vec<_> = sub_path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let mut at = volume.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
@@ -97,7 +97,7 @@ fn make_part(volume: &OwnedFd, sub_path: &str) -> Result<OwnedFd, Errno> {
             Err(Errno::NOENT)
         } else {
             let prefix = parts.get(..=index).unwrap_or_default().join("/");
-            open_beneath(volume, &prefix, step)
+            open_beneath(volume, Some(root), &prefix, step)
         };
         at = match opened {
             Err(Errno::NOENT) => {

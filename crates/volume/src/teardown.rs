@@ -47,7 +47,7 @@ pub fn tear_down(pod_dir: &Path, progress: &Progress) -> Result<(), VolumeError>
     }
     for name in ["volume-subpaths", "volumes", "plugins"] {
         let path: PathBuf = real.join(name);
-        progress.doing(format!("removing {}", path.display()));
+        progress.removing(format!("removing {}", path.display()));
         remove_dir_all_one_fs(&path)?;
     }
     Ok(())

@@ -28,7 +28,7 @@ use tracing::debug;
 
 use crate::{
     VolumeError,
-    files::{open_beneath, open_directory},
+    files::{open_beneath, open_directory, open_to_read},
     setup::{GROUP_DIRECTORY, mode},
 };
 
@@ -98,8 +98,8 @@ impl Volume<'_> {
     }
 
     fn is_same(&self, directory: &OwnedFd, path: &str, file: &PayloadFile) -> std::io::Result<bool> {
-        let opened = open_beneath(directory, path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let stat = rustix::fs::fstat(&opened)?;
+        let found = open_beneath(directory, None, path, OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&found)?;
         let right = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && stat.st_mode & 0o7777 == self.file_mode(file)
             && stat.st_uid == file.owner.unwrap_or_else(our_user)
@@ -108,7 +108,7 @@ impl Volume<'_> {
         if !right {
             return Ok(false);
         }
-        reads_as(&mut File::from(opened), file.contents.bytes())
+        reads_as(&mut open_to_read(&found)?, file.contents.bytes())
     }
 
     fn file_mode(&self, file: &PayloadFile) -> u32 {

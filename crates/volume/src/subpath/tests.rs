@@ -79,12 +79,16 @@ fn links_are_followed_only_within_the_volume() {
     symlink("sub/deep", volume.join("inside")).unwrap();
     symlink("../../outside", volume.join("up")).unwrap();
     symlink(place.0.path().join("outside"), volume.join("absolute")).unwrap();
+    // As deploy scripts leave them.
+    symlink(volume.join("sub/deep"), volume.join("absolute-inside")).unwrap();
     symlink("/proc/self/root", volume.join("magic")).unwrap();
     symlink("nowhere", volume.join("dangling")).unwrap();
     symlink("../../outside/new", volume.join("dangling-out")).unwrap();
-    place.bind("inside").unwrap();
-    assert_eq!(inode(&place.target()), inode(&volume.join("sub/deep")));
-    unmount(&place.target(), UnmountFlags::DETACH).unwrap();
+    for sub_path in ["inside", "absolute-inside"] {
+        place.bind(sub_path).unwrap();
+        assert_eq!(inode(&place.target()), inode(&volume.join("sub/deep")), "{sub_path}");
+        unmount(&place.target(), UnmountFlags::DETACH).unwrap();
+    }
     for sub_path in
         ["up", "up/file", "absolute", "magic", "magic/etc", "dangling", "dangling/x", "dangling-out", "../v"]
     {
