@@ -200,6 +200,51 @@ fn claims_are_resolved_waited_for_and_kept() -> Result<()> {
         member.told(name, "FailedMount", why)?;
     }
 
+    // Who was given a volume keeps it: when the node has no longer the label that the volume is for, and when the volume's object is
+    // gone. Nobody else is given it then.
+    let label = |value: Value| {
+        member
+            .patch("/api/v1/nodes/node", &json!({ "metadata": { "labels": { "example.com/disk": value } } }))
+    };
+    label(json!("fast"))?;
+    let term =
+        json!({ "matchExpressions": [{ "key": "example.com/disk", "operator": "In", "values": ["fast"] }] });
+    let affinity = json!({ "required": { "nodeSelectorTerms": [term] } });
+    let source = json!({ "local": { "path": dir("fast")? }, "nodeAffinity": affinity });
+    create(&member, VOLUMES, &volume("fast", source))?;
+    create(&member, CLAIMS, &claim("fast", "fast"))?;
+    let mortal = "echo $HOSTNAME >> /data/starts; while ! test -e /tmp/go; do sleep 0.2; done; exit 1";
+    member.bind("fast", of_claim(sh("c", mortal), "fast"))?;
+    let mut fast = member.ready("fast")?;
+    label(Value::Null)?;
+    member.bind("late-for-label", of_claim(idle("c"), "fast"))?;
+    member.told("late-for-label", "FailedMount", "is not for this node")?;
+    let next = |fast: &Value| -> Result<Value> {
+        member.containerd.touch(container_id(fast).trim_start_matches("containerd://"), "/tmp/go")?;
+        wait_until(2 * PATIENCE, "the container to start again", || {
+            let pod = member.own("fast")?;
+            let other = container_id(&pod) != container_id(fast) && condition(&pod, "Ready") == "True";
+            if other { Ok(pod) } else { Err(pod["status"].to_string()) }
+        })
+    };
+    fast = next(&fast)?;
+    let gone = format!("{VOLUMES}/fast");
+    member.delete(&gone, "")?;
+    member.patch(&gone, &json!({ "metadata": { "finalizers": null } }))?;
+    member.gone(&gone)?;
+    label(json!("fast"))?;
+    member.delete(&format!("{PODS}/late-for-label"), "?gracePeriodSeconds=0")?;
+    member.bind("late-for-volume", of_claim(idle("c"), "fast"))?;
+    member.told("late-for-volume", "FailedMount", "persistentvolumeclaim \"fast\" is")?;
+    next(&fast)?;
+    let starts = fs::read_to_string(base.join("fast/starts"))?;
+    ensure!(starts == "fast\n".repeat(3), "{starts}");
+    for name in ["late-for-volume", "fast"] {
+        member.delete(&format!("{PODS}/{name}"), "?gracePeriodSeconds=0")?;
+    }
+    member.delete(&format!("{CLAIMS}/fast"), "")?;
+    member.gone(&format!("{CLAIMS}/fast"))?;
+
     // Without the API server: a container that ends starts again, with its volume, also after a restart of mainstay.
     member
         .bind("steady", of_claim(sh("c", "while ! test -e /tmp/go; do sleep 0.2; done; exit 1"), "shelf"))?;

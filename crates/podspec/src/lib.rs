@@ -18,7 +18,7 @@ pub use gates::PodGates;
 pub use manifest::{
     Content, Document, Identity, MAX_MANIFEST_BYTES, ManifestError, ObjectKind, decode_manifest, decode_raw,
 };
-pub use references::{References, references};
+pub use references::{References, references, references_differ};
 pub use static_pod::{
     StaticPodPlace, finish_static_pod, manifest_digest, prepare_static_pod, static_pod_uid,
 };

@@ -1,11 +1,14 @@
 //! The objects that a pod needs of an API server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, Container, Pod, PodCertificateProjection, Volume,
 };
-use mainstay_types::{CertificateKey, CertificateWish, FullName, PodExt as _, TokenKey, TrustQuery};
+use mainstay_types::{CertificateKey, CertificateWish, FullName, Objects, PodExt as _, TokenKey, TrustQuery};
 
 /// How long a token is good for unless its volume says otherwise.
 const TOKEN_SECONDS: i64 = 3600;
@@ -73,6 +76,29 @@ pub fn references(pod: &Pod) -> References {
     }
     found.secrets.extend(spec.image_pull_secrets.iter().flatten().map(|it| named(&it.name)));
     found
+}
+
+/// Whether anything that the pod refers to is another in `new` than in `old`, or the Services have been heard of meanwhile.
+#[must_use]
+pub fn references_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
+    let found = references(pod);
+    let class = found.runtime_class.as_deref();
+    class.is_some_and(|class| old.runtime_classes.get(class) != new.runtime_classes.get(class))
+        || old.services.is_empty() != new.services.is_empty()
+        || found.config_maps.iter().any(|it| !same(old.config_maps.get(it), new.config_maps.get(it)))
+        || found.secrets.iter().any(|it| !same(old.secrets.get(it), new.secrets.get(it)))
+        || found.tokens.iter().any(|it| !same(old.tokens.get(it), new.tokens.get(it)))
+        || found.claims.keys().any(|it| !same(old.claims.get(it), new.claims.get(it)))
+        || found.trust_bundles.iter().any(|it| !same(old.trust_bundles.get(it), new.trust_bundles.get(it)))
+        || found.certificates.keys().any(|it| !same(old.certificates.get(it), new.certificates.get(it)))
+}
+
+pub(crate) fn same<T: PartialEq>(old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old == new,
+        (None, None) => true,
+        _ => false,
+    }
 }
 
 /// By what a token is known.

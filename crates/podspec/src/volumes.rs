@@ -11,7 +11,7 @@ mod payload;
 mod setup;
 mod trust;
 
-pub use claims::{affinity_of, extra_groups, plugin_behind, with_claims};
+pub use claims::{affinity_of, extra_groups, lost_claim, plugin_behind, with_claims};
 pub use contents::Contents;
 pub use error::VolumeSpecError;
 pub use mounts::{ImageVolume, MountSource, MountWish, RuntimeFeatures, image_volumes, mount_wishes};

@@ -165,7 +165,7 @@ pub struct Claim {
     pub owners: Vec<String>,
     /// The PersistentVolume that it is bound to.
     pub volume: Option<ClaimedVolume>,
-    /// Why there is none.
+    /// Why there is none, or why only the pods that were given it still have it.
     pub problem: String,
 }
 

@@ -32,7 +32,7 @@ impl ApiObjects {
                 Ok(claim) => {
                     let owned = |uid: &PodUid| claim.owners.iter().any(|owner| owner == uid.as_str());
                     let is_theirs = askers.iter().all(|(uid, own)| !own || owned(uid));
-                    let done = claim.volume.is_some() && is_theirs;
+                    let done = claim.volume.is_some() && claim.problem.is_empty() && is_theirs;
                     self.take_claim(&name, claim);
                     if done {
                         return;
@@ -51,8 +51,12 @@ impl ApiObjects {
         }
     }
 
-    pub(super) fn take_claim(&self, name: &FullName, claim: Claim) {
+    /// A claim that has lost its volume keeps it for the pods that were given it, with the reason why no other is.
+    pub(super) fn take_claim(&self, name: &FullName, mut claim: Claim) {
         let mut known = self.known();
+        if claim.volume.is_none() {
+            claim.volume = known.objects.claims.get(name).and_then(|before| before.volume.clone());
+        }
         let mut news = known.claims.insert(name.clone());
         if known.objects.claims.get(name).is_none_or(|before| **before != claim) {
             news = true;

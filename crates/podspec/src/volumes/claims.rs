@@ -42,6 +42,18 @@ pub fn affinity_of<'a>(
     Some((bound.name.as_str(), bound.spec.node_affinity.as_ref()?))
 }
 
+/// What has become of a claim that pods were given the volume of; theirs it stays, and no other pod is given it.
+#[must_use]
+pub fn lost_claim(pod: &Pod, volume: &Volume, objects: &Objects) -> Option<String> {
+    let name = claim_name(pod, volume)?;
+    let claim = objects.claims.get(&name)?;
+    let problem = claim.volume.is_some() && !claim.problem.is_empty();
+    problem.then(|| {
+        let (name, problem) = (name.name.to_string(), claim.problem.clone());
+        VolumeSpecError::ClaimUnbound { name, problem }.to_string()
+    })
+}
+
 /// `mountOptions` of the PersistentVolume.
 pub(super) fn mount_options(pod: &Pod, volume: &Volume, objects: &Objects) -> Vec<String> {
     bound(pod, volume, objects).and_then(|bound| bound.spec.mount_options.clone()).unwrap_or_default()

@@ -9,7 +9,7 @@ use mainstay_types::{CertificateKey, FullName, Objects, PodExt as _};
 
 use super::{Contents, VolumeContext, VolumeSpecError, contents::Object, trust};
 use crate::{
-    references::{certificate_key, claim_name, token_key, trust_query},
+    references::{certificate_key, claim_name, same, token_key, trust_query},
     runtime::{SpecError, pod_field, resource_field},
 };
 
@@ -389,14 +389,6 @@ pub fn objects_differ(pod: &Pod, old: &Objects, new: &Objects) -> bool {
                 },
             )
     })
-}
-
-fn same<T: PartialEq>(old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old == new,
-        (None, None) => true,
-        _ => false,
-    }
 }
 
 #[cfg(test)]
