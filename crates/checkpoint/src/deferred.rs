@@ -75,20 +75,39 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Deferred<T> {
     /// is written instead.
     ///
     /// # Errors
-    /// [`WriteError`]; the old value is then still there.
+    /// [`WriteError`]; the old value is then still there, and what was handed over meanwhile stays pending.
     pub async fn put_now(&self, key: &str, value: T) -> Result<(), WriteError> {
         let _writing = self.writing.lock().await;
-        let newer = self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(key).flatten();
-        let (value, store) = (newer.unwrap_or(value), Arc::clone(&self.store));
+        let newer = self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        let (was_pending, store) = (newer.is_some(), Arc::clone(&self.store));
+        let value = newer.flatten().unwrap_or(value);
         let (owned, flushes) = (key.to_owned(), self.flushes);
-        tokio::task::spawn_blocking(move || put(&store, &owned, &value, flushes)).await.unwrap_or_else(|_| {
-            Err(WriteError::Io {
+        let written = tokio::task::spawn_blocking(move || {
+            let written = put(&store, &owned, &value, flushes);
+            written.map_err(|error| (error, HashMap::from([(owned, Some(value))])))
+        });
+        match written.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err((error, value))) => {
+                if was_pending {
+                    self.put_back(value);
+                    self.wake.notify_one();
+                }
+                Err(error)
+            }
+            Err(_) => Err(WriteError::Io {
                 action: "write",
                 path: key.into(),
                 remedy: "this is a defect of mainstay; please report it with its log",
                 source: std::io::Error::other("the task that was writing died"),
-            })
-        })
+            }),
+        }
+    }
+
+    /// Whether there is a value under `key` on the disk, be it an older one.
+    pub async fn is_stored(&self, key: &str) -> bool {
+        let (store, owned) = (Arc::clone(&self.store), key.to_owned());
+        tokio::task::spawn_blocking(move || store.has(&owned)).await.unwrap_or(false)
     }
 
     /// Writes what was handed over under `key` without gathering more, and waits for it; what is being written already is
@@ -218,9 +237,13 @@ mod tests {
         std::fs::remove_dir_all(&path).unwrap();
         std::fs::write(&path, b"").unwrap();
         deferred.settle("b").await.unwrap_err();
+        // Nor does one who wants an older value written at once.
+        deferred.put_now("b", 1).await.unwrap_err();
+        assert!(!deferred.is_stored("b").await);
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         deferred.settle("b").await.unwrap();
+        assert!(deferred.is_stored("b").await);
         assert_eq!(open().load_all().good.into_iter().collect::<Vec<_>>(), [("b".to_owned(), 2)]);
     }
 

@@ -102,6 +102,12 @@ impl<T: Serialize + DeserializeOwned> Store<T> {
         self.file(key, self.durability)?.remove()
     }
 
+    /// Whether there is a file for `key`, good or bad.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.file(key, self.durability).is_ok_and(|file| file.path().exists())
+    }
+
     /// Reads the value under `key`.
     ///
     /// # Errors

@@ -387,6 +387,18 @@ fn full_disk(flavor: Flavor) -> Result<()> {
     let mut node = quick(&containerd).root(&root).start()?;
     node.write_manifest("web.yaml", &server("web"))?;
     let web = running(&node, "web")?;
+    // Its place for being unwell is not on the disk that fills.
+    let sick = containerd.dir().join("sick");
+    fs::create_dir(&sick)?;
+    let probe = json!({ "exec": { "command": ["/bin/sh", "-c", "test ! -e /sick/now"] }, "periodSeconds": 1,
+        "timeoutSeconds": 20, "failureThreshold": 1 });
+    let mut frail = shell("main", "sleep 100000");
+    frail["livenessProbe"] = probe;
+    frail["volumeMounts"] = json!([{ "name": "sick", "mountPath": "/sick" }]);
+    let volumes = json!([{ "name": "sick", "hostPath": { "path": sick } }]);
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [frail], "volumes": volumes });
+    node.write_manifest("frail.yaml", &manifest("frail", spec))?;
+    let frail = running(&node, "frail")?;
     persisted(&node)?;
     // A write that is under way gives room free in the end, enough for a record.
     events_persisted(&node)?;
@@ -402,6 +414,14 @@ fn full_disk(flavor: Flavor) -> Result<()> {
     ensure!(in_runtime(&containerd, Some(late.uid()))?.sandboxes.is_empty(), "started without a record");
     node.healthz()?;
     same(&web, &pod(&node, "web")?)?;
+    // Who is unwell is stopped all the same.
+    let first = container_pid(&containerd, &frail)?;
+    fs::write(sick.join("now"), "")?;
+    wait_until(PATIENCE, "the unwell container's end", || {
+        let command = fs::read(format!("/proc/{first}/cmdline")).unwrap_or_default();
+        if command.is_empty() { Ok(()) } else { Err(String::from_utf8_lossy(&command).into_owned()) }
+    })?;
+    fs::remove_file(sick.join("now"))?;
     // A restart on a full disk loses nothing either.
     node.kill9();
     node.start_again()?;
@@ -410,6 +430,7 @@ fn full_disk(flavor: Flavor) -> Result<()> {
 
     fs::remove_file(&filler)?;
     running(&node, "late")?;
+    wait_pod(&node, "frail", "well again", |pod| pod.restarts("main") >= 1 && pod.ready())?;
     same(&web, &pod(&node, "web")?)
 }
 

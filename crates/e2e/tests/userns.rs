@@ -113,18 +113,24 @@ fn pods_apart_have_ranges_of_ids_that_outlive_a_restart_and_are_given_back() {
     let wanted = json!({ "uidMappings": ids, "gidMappings": ids });
     assert_eq!(content(&record), wanted);
 
-    // A restart changes nothing, and a file that was lost on the way is made again from what the runtime knows.
+    // A restart changes nothing, and files that were damaged or lost on the way are made again from what the runtime knows.
+    let gone = file(&world, &world.running("two").unwrap());
+    let ids = json!([{ "hostId": two, "containerId": 0, "length": LENGTH }]);
+    let wanted_again = json!({ "uidMappings": ids, "gidMappings": ids });
     world.node.kill9();
     fs::write(&record, "{").unwrap();
+    fs::remove_file(&gone).unwrap();
     world.node.start_again().unwrap();
     world.put("three", plain()).unwrap();
     let three = first_id(&world, "three", "c");
     assert!(three != one && three != two, "{one} {two} {three}");
-    wait_until(SOON, "the file as it was", || match fs::read_to_string(&record) {
-        Ok(text) if serde_json::from_str::<Value>(&text).is_ok_and(|found| found == wanted) => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .unwrap();
+    for (path, wanted) in [(&record, &wanted), (&gone, &wanted_again)] {
+        wait_until(SOON, "the file as it was", || match fs::read_to_string(path) {
+            Ok(text) if serde_json::from_str::<Value>(&text).is_ok_and(|found| found == *wanted) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .unwrap();
+    }
     let after = world.running("one").unwrap();
     assert_eq!((after.id("c"), after.restarts("c")), (seen.id("c"), 0));
     // A container that is made now has the users of its pod.

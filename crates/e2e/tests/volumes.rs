@@ -442,7 +442,13 @@ fn a_host_path_that_is_gone_is_no_affair_of_containers_without_it() {
     // It ends when it is told to, and again whenever it finds the file.
     let without = sh("without", "rm -f /tmp/end; while [ ! -e /tmp/end ]; do sleep 0.2; done; exit 1");
     let volume = json!({ "name": "s", "hostPath": { "path": socket, "type": "Socket" } });
-    world.put("pair", json!({ "containers": [with_it, without], "volumes": [volume] })).unwrap();
+    let probe =
+        json!({ "exec": { "command": ["/bin/sh", "-c", "test ! -e /tmp/sick"] }, "periodSeconds": 1 });
+    let probe = with(probe, json!({ "timeoutSeconds": 20, "failureThreshold": 1 }));
+    let unwell =
+        with(idle("unwell"), json!({ "volumeMounts": with_it["volumeMounts"], "livenessProbe": probe }));
+    let more = json!({ "terminationGracePeriodSeconds": 1, "volumes": [volume] });
+    world.put("pair", with(more, json!({ "containers": [with_it, without, unwell] }))).unwrap();
     let before = world.running("pair").unwrap();
 
     drop(listener);
@@ -450,6 +456,18 @@ fn a_host_path_that_is_gone_is_no_affair_of_containers_without_it() {
     world.touch(&before, "without", "/tmp/end").unwrap();
     let again = |pod: &PodSeen| pod.restarts("without") == 1 && pod.runs("without");
     let after = world.wait("pair", "the other one again", again).unwrap();
+    assert_eq!((after.restarts("with"), after.id("with")), (0, before.id("with")));
+
+    // One that is unwell is stopped, although it cannot start again before what it mounts is back.
+    world.touch(&before, "unwell", "/tmp/sick").unwrap();
+    let stopped =
+        |pod: &PodSeen| !pod.runs("unwell") && pod.waiting_message("unwell").contains("daemon.sock");
+    world.wait("pair", "the unwell one stopped and waiting", stopped).unwrap();
+    let killed = "Container unwell failed liveness probe, will be restarted";
+    world.event("pair", "Killing", killed).unwrap();
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let well = |pod: &PodSeen| pod.restarts("unwell") == 1 && pod.runs("unwell");
+    let after = world.wait_long(2 * SOON, "pair", "the unwell one again", well).unwrap();
     assert_eq!((after.restarts("with"), after.id("with")), (0, before.id("with")));
 }
 

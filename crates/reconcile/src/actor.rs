@@ -349,7 +349,7 @@ impl Actor {
                 if shown {
                     pod.refresh_at = None;
                 }
-                if pod.objects_changed() || shown {
+                if pod.objects_changed(&before.objects, &desired.objects) || shown {
                     touched.insert(uid.clone());
                 }
             }

@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use mainstay_lifecycle::{Admission, PREEMPTING};
-use mainstay_podspec::runtime::{QosClass, has_pod_level_resources, qos_class};
+use mainstay_podspec::{
+    is_extended_resource,
+    runtime::{QosClass, has_pod_level_resources, qos_class},
+};
 use mainstay_policy::{Candidate, NodeFacts, Occupant, PodUse, Rejection, admit, preempt};
 use mainstay_task::Backoff;
 use mainstay_types::{
@@ -242,6 +245,25 @@ pub(crate) fn resource_mode(pod: &Pod) -> [&'static str; 2] {
         QosClass::BestEffort => "besteffort",
     };
     [mode, class]
+}
+
+/// Extended resources that a pod asks for and this node has never had, in a sentence. Upstream ignores them: somebody else may have promised
+/// them (`pkg/kubelet/lifecycle/predicate.go`, `removeMissingExtendedResources`). In a file a name is more likely misspelt.
+pub(crate) fn unheard_of(wants: &PodUse, node: &NodeResources) -> Option<String> {
+    let is_there = |name: &str| node.capacity.contains_key(name);
+    let asked = wants.scalars.iter().filter(|(_, amount)| *amount > 0).map(|(name, _)| name.as_str());
+    let mut unknown: Vec<_> = asked.filter(|name| is_extended_resource(name) && !is_there(name)).collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    unknown.sort_unstable();
+    let known: Vec<_> =
+        node.capacity.keys().map(String::as_str).filter(|name| is_extended_resource(name)).collect();
+    let known = if known.is_empty() { "no devices".to_owned() } else { known.join(", ") };
+    Some(format!(
+        "No device plugin has told of {}, and the pod runs without; is the name right, and does the plugin run? This node has {known}",
+        unknown.join(", ")
+    ))
 }
 
 /// What a pod takes, for others to be judged by.

@@ -11,13 +11,13 @@ use mainstay_lifecycle::{
     Admission, BackoffEntry, BackoffLimits, Edit, Hold, HoldCause, Plan, PlanInput, PodMemory, Step,
     crash_key, edit, plan,
 };
-use mainstay_podspec::volumes::has_live_volumes;
+use mainstay_podspec::{references_differ, volumes::has_live_volumes};
 use mainstay_policy::PodUse;
 use mainstay_task::{Backoff, TaskHandle};
 use mainstay_trace::{Kind, Span, Tracer};
 use mainstay_types::{
-    ContainerName, ContainerPhase, ContainerReason, Deletion, DesiredPod, ObservedPod, PodExt, PodFailure,
-    PodOutcome, PodProbes, PodStage, PodUid, TerminalPhase,
+    ContainerName, ContainerPhase, ContainerReason, Deletion, DesiredPod, Objects, ObservedPod, PodExt,
+    PodFailure, PodOutcome, PodProbes, PodStage, PodUid, TerminalPhase,
 };
 use tokio::sync::watch;
 
@@ -239,14 +239,18 @@ impl PodState {
         self.memory.deletion.is_some()
     }
 
-    /// ConfigMaps or Secrets changed: what waited for one is tried at once. Whether anything did.
-    pub(crate) fn objects_changed(&mut self) -> bool {
-        let before = self.memory.holds.len();
-        self.memory.holds.retain(|_, hold| {
-            !matches!(&hold.cause, HoldCause::Failed(reason) if reason.reason == "CreateContainerConfigError")
-                && !matches!(hold.cause, HoldCause::Volumes(_))
-        });
-        self.memory.holds.len() != before
+    /// ConfigMaps, Secrets or the like changed: if it was one that the pod refers to, what waited for one is tried at once. Whether
+    /// anything did.
+    pub(crate) fn objects_changed(&mut self, before: &Objects, now: &Objects) -> bool {
+        let waits = |hold: &Hold| {
+            matches!(&hold.cause, HoldCause::Failed(reason) if reason.reason == "CreateContainerConfigError")
+                || matches!(hold.cause, HoldCause::Volumes(_))
+        };
+        if !self.memory.holds.values().any(waits) || !references_differ(&self.desired.pod, before, now) {
+            return false;
+        }
+        self.memory.holds.retain(|_, hold| !waits(hold));
+        true
     }
 
     /// Somebody wishes it to end although its source wants it. Whether that was news.
@@ -462,9 +466,18 @@ impl PodState {
             Fact::DevicesRefused { .. } => {}
             Fact::RestartingAll => self.memory.restarting_all = true,
             Fact::VolumesFailed { names, reason } => self.hold_for_volumes(names, &reason),
-            Fact::VolumesUp => {
-                self.volume_failures = 0;
-                self.memory.holds.retain(|_, hold| !matches!(hold.cause, HoldCause::Volumes(_)));
+            Fact::VolumesUp { names } => {
+                // The others of the pod may still lack theirs.
+                let is_up = |name: &ContainerName| {
+                    names.as_ref().is_none_or(|names| {
+                        names.contains(name) || name.as_str() == mainstay_lifecycle::SANDBOX_HOLD
+                    })
+                };
+                let waits = |hold: &Hold| matches!(hold.cause, HoldCause::Volumes(_));
+                self.memory.holds.retain(|name, hold| !waits(hold) || !is_up(name));
+                if !self.memory.holds.values().any(waits) {
+                    self.volume_failures = 0;
+                }
             }
         }
     }

@@ -94,6 +94,11 @@ impl Records {
         self.deferred.put_now(&uid, record).await
     }
 
+    /// Whether a record of the pod is on disk, be it an older one.
+    pub(crate) async fn has(&self, uid: &PodUid) -> bool {
+        self.deferred.is_stored(uid.as_str()).await
+    }
+
     /// Waits until what was last kept of a pod is on disk.
     pub(crate) async fn settle(&self, uid: &PodUid) -> Result<(), WriteError> {
         self.deferred.settle(uid.as_str()).await

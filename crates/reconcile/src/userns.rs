@@ -1,9 +1,11 @@
 //! User namespaces: which users of the node a pod's users are (`hostUsers: false`).
 //!
 //! Each pod has a range of IDs of its own, written to `<root>/pods/<uid>/userns` (upstream's file) before it is used and
-//! gone with the pod's directory. The files are the only record: a range is free when no file names it.
+//! gone with the pod's directory. A range is free when no file names it, and no sandbox of a pod whose file is gone or
+//! cannot be used.
 
 use std::{
+    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -158,12 +160,12 @@ pub(crate) async fn ensure(shared: &Shared, order: &Order) -> Result<Option<User
         return Err(SpecError::UserNamespace.into());
     }
     // One at a time: who comes second must see the first one's file.
-    let _turn = shared.user_namespaces.lock().await;
+    let mut without = shared.user_namespaces.lock().await;
     let record = match in_runtime(shared, &desired.uid).await? {
-        Some(record) => record,
-        None => {
+        Sandboxes::Apart(record) => record,
+        Sandboxes::None | Sandboxes::NodesUsers => {
             let pool = shared.config.id_pool;
-            let taken = taken(shared, &desired.uid).await?;
+            let taken = taken(shared, &desired.uid, &mut without).await?;
             let mapping = pool.lowest_free(&taken).ok_or(UsernsError::Exhausted { per_pod: pool.per_pod })?;
             info!(first = mapping.host_id, length = mapping.length, "user IDs for the pod");
             Record::one(mapping)
@@ -180,8 +182,16 @@ async fn is_supported(shared: &Shared, handler: &str) -> Result<bool, CriError> 
     Ok(handler.and_then(|handler| handler.features).is_some_and(|features| features.user_namespaces))
 }
 
-/// What a pod's sandbox was made with.
-async fn in_runtime(shared: &Shared, uid: &PodUid) -> Result<Option<Record>, CriError> {
+/// What a pod's sandboxes were made with.
+enum Sandboxes {
+    None,
+    /// All of them with the node's users.
+    NodesUsers,
+    Apart(Record),
+}
+
+async fn in_runtime(shared: &Shared, uid: &PodUid) -> Result<Sandboxes, CriError> {
+    let mut found = Sandboxes::None;
     for sandbox in shared.config.cri.list_sandboxes(Some(uid.as_str())).await? {
         let status = match shared.config.cri.sandbox_status(&sandbox.id).await {
             Ok(response) => response.status.unwrap_or_default(),
@@ -192,36 +202,50 @@ async fn in_runtime(shared: &Shared, uid: &PodUid) -> Result<Option<Record>, Cri
             status.linux.and_then(|linux| linux.namespaces).and_then(|namespaces| namespaces.options);
         if let Some(record) = options.and_then(|options| options.userns_options).as_ref().and_then(Record::of)
         {
-            return Ok(Some(record));
+            return Ok(Sandboxes::Apart(record));
         }
+        found = Sandboxes::NodesUsers;
     }
-    Ok(None)
+    Ok(found)
 }
 
-/// The ranges of all other pods. A file that cannot be used is rebuilt from the runtime, or is nobody's.
-async fn taken(shared: &Shared, own: &PodUid) -> Result<Vec<Mapping>, UsernsError> {
+/// The ranges of all other pods. A file that is gone or cannot be used is rebuilt from the runtime, or is nobody's.
+/// `without` has the pods whose sandboxes have the node's users, so that the runtime is asked about each of them once.
+async fn taken(
+    shared: &Shared,
+    own: &PodUid,
+    without: &mut HashSet<PodUid>,
+) -> Result<Vec<Mapping>, UsernsError> {
     let pods = shared.config.node.root_dir.join("pods");
     let uids = blocking("list", &pods, |dir| {
         let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         names.collect::<io::Result<Vec<String>>>()
     })
     .await?;
+    let uids: HashSet<PodUid> = uids.into_iter().map(PodUid::from).filter(|uid| uid != own).collect();
+    without.retain(|uid| uids.contains(uid));
     let mut taken = Vec::new();
-    for uid in uids.into_iter().map(PodUid::from).filter(|uid| uid != own) {
+    for uid in uids {
         let path = file(shared, &uid);
-        let record = match read(&path).await? {
-            Found::Nothing => continue,
-            Found::Good(record) => Some(record),
-            Found::Bad => {
-                let record = in_runtime(shared, &uid).await?;
-                warn!(path = %path.display(), rebuilt = record.is_some(), "a file with a pod's user IDs cannot be used");
-                if let Some(record) = &record {
-                    write(&path, record).await?;
-                }
-                record
+        let found = read(&path).await?;
+        if let Found::Good(record) = found {
+            taken.extend(record.uid_mappings);
+            continue;
+        }
+        if without.contains(&uid) {
+            continue;
+        }
+        match in_runtime(shared, &uid).await? {
+            Sandboxes::Apart(record) => {
+                warn!(path = %path.display(), "the file with a pod's user IDs is gone or cannot be used; written again from the runtime");
+                write(&path, &record).await?;
+                taken.extend(record.uid_mappings);
             }
-        };
-        taken.extend(record.into_iter().flat_map(|record| record.uid_mappings));
+            Sandboxes::NodesUsers => {
+                without.insert(uid);
+            }
+            Sandboxes::None => {}
+        }
     }
     Ok(taken)
 }

@@ -16,7 +16,8 @@ use mainstay_podspec::{
     runtime::{ContainerContext, EnvFiles, SpecError, env_file_refs, environment},
     volumes::{
         MountSource, RuntimeFeatures, VolumeContext, VolumeSetup, VolumeSpecError, affinity_of,
-        image_volumes, mount_wishes, plugin_behind, pod_dir, set_up as describe, volume_path, with_claims,
+        image_volumes, lost_claim, mount_wishes, plugin_behind, pod_dir, set_up as describe, volume_path,
+        with_claims,
     },
 };
 use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, NodeCounters, PodExt, Ruling};
@@ -31,6 +32,8 @@ use crate::{
 
 /// How long a worker waits for its pod's volumes before it says what they hang in. They go on being set up.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits for the end of what volumes held, which may be much.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(120);
 /// How many pods' contents are brought up to date at a time.
 pub(crate) const REFRESHES: usize = 8;
 /// After so many tries in a row, two minutes by their back-off, the pod's volumes are told of together, as upstream does when
@@ -50,6 +53,13 @@ pub(crate) enum TearDownError {
     /// Something hangs.
     #[error("cannot take down the pod's volumes: {0}")]
     Hung(#[from] Hung),
+}
+
+impl TearDownError {
+    /// Nothing is wrong, there is only much to remove.
+    pub(crate) fn is_removing(&self) -> bool {
+        matches!(self, Self::Hung(hung) if hung.removing)
+    }
 }
 
 /// Why a container cannot be given its mounts or its environment.
@@ -93,8 +103,9 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
             _ => None,
         })
         .collect();
-    let makes = !names.is_empty() || steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. }));
-    let volumes = if steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. })) {
+    let anew = steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. }));
+    let makes = !names.is_empty() || anew;
+    let volumes = if anew {
         order.desired.pod.spec_ref().volumes.iter().flatten().collect()
     } else {
         needed_by(&order.desired.pod, &names)
@@ -103,7 +114,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
         return true;
     }
     let mut span = mainstay_trace::child("volumes");
-    let work = span.run(Box::pin(set_up(shared, order, &volumes)));
+    let work = span.run(Box::pin(set_up(shared, order, &volumes, anew)));
     let Some(troubles) = order.cancel.cut(work).await else {
         return false;
     };
@@ -116,7 +127,7 @@ pub(crate) async fn ready_for(shared: &Shared, order: &Order, steps: &[Step]) ->
     let uid = &order.desired.uid;
     if waits.is_empty() {
         if order.had_volume_trouble {
-            shared.report(uid, Fact::VolumesUp).await;
+            shared.report(uid, Fact::VolumesUp { names: (!anew).then_some(names) }).await;
         }
         return true;
     }
@@ -143,7 +154,7 @@ pub(crate) async fn refresh(shared: &Shared, order: &Order) {
     let work = async {
         // Each has a thread and open files meanwhile. Nobody closes the semaphore, and whoever hangs gives up.
         let _turn = shared.refreshes.acquire().await;
-        set_up(shared, order, &volumes).await
+        set_up(shared, order, &volumes, false).await
     };
     if let Some(troubles) = order.cancel.cut(Box::pin(work)).await {
         tell(shared, &order.desired, &troubles);
@@ -189,8 +200,9 @@ fn summary<'a>(volumes: impl Iterator<Item = &'a str>) -> String {
     )
 }
 
-/// Sets volumes up, and says what is wrong with those that could not be.
-async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trouble> {
+/// Sets volumes up, and says what is wrong with those that could not be. `anew`: for a pod that has nothing yet. One that runs has been
+/// let at its claims, and keeps them whatever has become of them or of the node's labels since.
+async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool) -> Vec<Trouble> {
     let pod = &order.desired.pod;
     let resolved = with_claims(pod, &order.objects);
     let context = VolumeContext { node: &shared.config.node, objects: &order.objects };
@@ -205,7 +217,7 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     let names: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
     let wanted = resolved.spec_ref().volumes.iter().flatten();
     for volume in wanted.filter(|volume| names.contains(volume.name.as_str())) {
-        if let Some(message) = not_for_this_node(order, volume) {
+        if let Some(message) = not_for_newcomers(order, volume).filter(|_| anew) {
             troubles.push(Trouble { volume: volume.name.clone(), message, only_stale: false });
             continue;
         }
@@ -281,8 +293,12 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume]) -> Vec<Trou
     troubles
 }
 
-/// What is wrong with a volume that other nodes have.
-fn not_for_this_node(order: &Order, volume: &Volume) -> Option<String> {
+/// Why a pod that does not have a claimed volume yet may not have it: the claim has lost it since others were given it, or it is
+/// one that other nodes have.
+fn not_for_newcomers(order: &Order, volume: &Volume) -> Option<String> {
+    if let Some(problem) = lost_claim(&order.desired.pod, volume, &order.objects) {
+        return Some(problem);
+    }
     let (name, affinity) = affinity_of(&order.desired.pod, volume, &order.objects)?;
     let node = &order.node.as_ref()?.metadata;
     let labels = node.labels.clone().unwrap_or_default();
@@ -321,8 +337,16 @@ pub(crate) async fn tear_down(shared: &Shared, order: &Order) -> Result<(), Tear
     let dir = pod_dir(&shared.config.node.root_dir, uid.as_str());
     // Nobody waits any longer for what is still being mounted.
     shared.config.volume_jobs.abandon(uid.as_str());
-    let work = move |progress: &mainstay_volume::Progress| mainstay_volume::tear_down(&dir, progress);
-    shared.config.volume_jobs.run(uid.as_str(), PATIENCE, work).await??;
+    let begun = std::time::Instant::now();
+    loop {
+        let dir = dir.clone();
+        let work = move |progress: &mainstay_volume::Progress| mainstay_volume::tear_down(&dir, progress);
+        match shared.config.volume_jobs.run(uid.as_str(), PATIENCE, work).await {
+            // What hangs is told of soon; what only has much to remove is waited for.
+            Err(hung) if hung.removing && begun.elapsed() < REMOVE_PATIENCE => {}
+            done => break done??,
+        }
+    }
     debug!("the pod's volumes are gone");
     Ok(())
 }

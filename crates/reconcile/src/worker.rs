@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -22,7 +22,7 @@ use mainstay_types::{
     RuntimeHealth, SandboxId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{Instrument, debug, info_span, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
 use crate::{
     ReconcileConfig,
@@ -55,8 +55,8 @@ pub(crate) struct Shared {
     pub(crate) pulled: PullRecords,
     /// Turns to bring the contents of volumes up to date.
     pub(crate) refreshes: tokio::sync::Semaphore,
-    /// Held by who gives user IDs to a pod.
-    pub(crate) user_namespaces: tokio::sync::Mutex<()>,
+    /// Held by who gives user IDs to a pod. The pods that the runtime has said to have the node's users.
+    pub(crate) user_namespaces: tokio::sync::Mutex<HashSet<PodUid>>,
     /// Which CPUs containers were last told to run on.
     pub(crate) cpusets: crate::cpusets::Applied,
     /// That the node has no cluster DNS has been told.
@@ -95,8 +95,8 @@ pub(crate) enum Fact {
     DevicesRefused { rejection: Rejection },
     /// Volumes are not there, so that these containers (and the sandbox) cannot be made.
     VolumesFailed { names: Vec<ContainerName>, reason: ContainerReason },
-    /// All volumes are there.
-    VolumesUp,
+    /// The volumes of these containers are there; of all of them if there is no list.
+    VolumesUp { names: Option<Vec<ContainerName>> },
 }
 
 /// What is to be done.
@@ -514,11 +514,7 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
                 shared.config.resources.release(&order.desired.uid);
                 JobEnd::AtRest
             }
-            Err(error) => {
-                warn!(%error, "cannot clean up after the pod; trying again");
-                tell_left_volumes(shared, order, &error);
-                JobEnd::Failed
-            }
+            Err(error) => not_gone(shared, order, &error, "cannot clean up after the pod; trying again"),
         },
         Job::Refresh => {
             volumes::refresh(shared, order).await;
@@ -529,28 +525,47 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
                 shared.config.resources.release(&order.desired.uid);
                 JobEnd::AtRest
             }
-            Err(error) => {
-                warn!(%error, "cannot remove the pod's remains; trying again");
-                tell_left_volumes(shared, order, &error);
-                JobEnd::Failed
-            }
+            Err(error) => not_gone(shared, order, &error, "cannot remove the pod's remains; trying again"),
         },
     }
 }
 
-/// A volume that stays mounted holds up the pod's end, and only the machine's owner can find out who is using it.
-fn tell_left_volumes(shared: &Shared, order: &Order, error: &CleanupError) {
-    if let CleanupError::Volumes(error) = error {
-        let text = format!("Unable to take down a volume of the pod, trying again: {error}");
-        shared.event(&order.desired, None, EventKind::Warning, "FailedUnMount", text);
+/// Something of the pod is still there. A volume that stays mounted holds up its end, and only the machine's owner can find out
+/// who is using it; one with much in it goes by and by.
+fn not_gone(shared: &Shared, order: &Order, error: &CleanupError, what: &'static str) -> JobEnd {
+    match error {
+        CleanupError::Volumes(error) if error.is_removing() => info!(%error, "the pod's end takes long"),
+        CleanupError::Volumes(error) => {
+            warn!(%error, "{what}");
+            let text = format!("Unable to take down a volume of the pod, trying again: {error}");
+            shared.event(&order.desired, None, EventKind::Warning, "FailedUnMount", text);
+        }
+        error => warn!(%error, "{what}"),
     }
+    JobEnd::Failed
 }
 
 /// Takes the steps of a plan. A step that fails puts a hold on what it was for; the others go on where they can.
 async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
     let uid = order.desired.uid.clone();
+    // What has to be stopped is, whether or not something can be started in its place.
+    let (kills, steps): (Vec<Step>, Vec<Step>) =
+        steps.into_iter().partition(|step| matches!(step, Step::Kill { .. }));
+    for kill in kills {
+        if order.cancel.is_cancelled() {
+            return;
+        }
+        if let Step::Kill { id, name, reason } = kill
+            && !stop_one(shared, order, &id, name, reason).await
+        {
+            return;
+        }
+    }
+    // A pod that runs has a record. If a newer one cannot be written, its containers are better off with the older than not at all.
     if let Some(record) = order.record.take()
         && let Err(error) = shared.records.keep_now(record).await
+        && (steps.iter().any(|step| matches!(step, Step::CreateSandbox { .. }))
+            || !shared.records.has(&uid).await)
     {
         let reason = ContainerReason { reason: "CreatePodSandboxError".into(), message: error.to_string() };
         warn!(%error, "cannot write the pod's record, so nothing of it is started");
@@ -558,10 +573,9 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
         // Whatever the steps were for is not tried again before its time.
         let mut names: Vec<ContainerName> = vec![SANDBOX_HOLD.into()];
         names.extend(steps.into_iter().filter_map(|step| match step {
-            Step::Start { name, .. }
-            | Step::Kill { name, .. }
-            | Step::PostStart { name, .. }
-            | Step::RestartAll { trigger: name } => Some(name),
+            Step::Start { name, .. } | Step::PostStart { name, .. } | Step::RestartAll { trigger: name } => {
+                Some(name)
+            }
             _ => None,
         }));
         for name in names {
@@ -591,18 +605,8 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
                     return;
                 }
             }
-            Step::Kill { id, name, reason } => {
-                let text = reason.message(name.as_str());
-                let grace = kill_grace(&order.desired.pod, name.as_str(), reason);
-                let stop = kill::stop_container(shared, order, &id, name.as_str(), grace, text);
-                if let Some(Err(error)) = order.cancel.in_this_life(stop).await {
-                    warn!(container = %name, %error, "cannot stop the container");
-                    let reason =
-                        ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
-                    hold(shared, &uid, name, HoldCause::Failed(reason), RETRY_AFTER).await;
-                    return;
-                }
-            }
+            // Taken already.
+            Step::Kill { .. } => {}
             Step::RestartAll { trigger } => {
                 shared.report(&uid, Fact::RestartingAll).await;
                 order.log.uncertain();
@@ -670,6 +674,24 @@ async fn sync(shared: &Shared, order: &mut Order, steps: Vec<Step>) {
             }
         }
     }
+}
+
+/// Stops a single container. Whether it could be; if not, it is not tried again before its time.
+async fn stop_one(
+    shared: &Shared,
+    order: &Order,
+    id: &ContainerId,
+    name: ContainerName,
+    reason: KillReason,
+) -> bool {
+    let text = reason.message(name.as_str());
+    let grace = kill_grace(&order.desired.pod, name.as_str(), reason);
+    let stop = kill::stop_container(shared, order, id, name.as_str(), grace, text);
+    let Some(Err(error)) = order.cancel.in_this_life(stop).await else { return true };
+    warn!(container = %name, %error, "cannot stop the container");
+    let reason = ContainerReason { reason: "KillContainerError".into(), message: error.to_string() };
+    hold(shared, &order.desired.uid, name, HoldCause::Failed(reason), RETRY_AFTER).await;
+    false
 }
 
 /// How long a single container that is stopped may take: a probe that failed may grant another grace than the pod.

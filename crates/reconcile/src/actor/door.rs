@@ -91,6 +91,14 @@ impl Actor {
                 pod.reasons.clear();
                 let mode = admission::resource_mode(&pod.desired.pod);
                 self.shared.config.counters.resource_modes.of(mode).add();
+                // Told once, not each time that it comes again after a plugin refused it.
+                let is_new = pod.desired.source.is_static() && pod.refusals == 0;
+                if let Some(text) =
+                    admission::unheard_of(&pod.wants, &self.facts.resources).filter(|_| is_new)
+                {
+                    warn!(pod = %pod.desired.full_name, pod.uid = %uid, "{text}");
+                    self.shared.event(&pod.desired, None, EventKind::Warning, "UnknownResource", text);
+                }
             }
             Verdict::Later(rejection) => {
                 if pod.wait_for_room(&rejection) {

@@ -293,3 +293,43 @@ async fn a_pod_that_was_going_when_mainstay_ended_goes_on_going_whatever_is_hear
         tasks.drain(Duration::from_secs(5)).await;
     }
 }
+
+/// A misspelt name, most likely: the pod runs, as with upstream, and somebody is told.
+#[tokio::test]
+async fn a_resource_of_which_nobody_has_told_is_warned_of_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let tasks = TaskGroup::new();
+    let (mut config, _wishes) = node(dir.path(), &tasks);
+    let (events, mut told) = EventSink::bounded(64);
+    config.events = events;
+    let list = json!({"example.com/gpuu": "1"});
+    let resources = json!({"requests": list, "limits": list});
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]},
+    });
+    let pod = Arc::new(desired_from_file(serde_json::from_value(pod).unwrap()));
+    let pods = Arc::new([(PodUid::from("u1"), pod)].into());
+    let wanted = DesiredState { generation: 1, synced: true, pods, ..DesiredState::default() };
+    let (_wanted, desired) = watch::channel(Arc::new(wanted));
+    let empty = || ObservedState { pods: HashMap::new(), ..finished(Instant::now()) };
+    let (seen, observed) = watch::channel(Arc::new(empty()));
+    let (_probes, probes) = watch::channel(ProbeResults::default());
+    let (_outcomes, _) = start(config, desired, observed, probes, &tasks).unwrap();
+    let mut warned = 0;
+    // The runtime is not there, so the pod is tried again and again; it was let in once.
+    let mut trouble = 0;
+    while trouble < 2 {
+        let event = tokio::time::timeout(Duration::from_secs(60), told.recv()).await.unwrap().unwrap();
+        if event.reason == "UnknownResource" {
+            warned += 1;
+            assert_eq!(event.kind, EventKind::Warning);
+            assert!(event.message.starts_with("No device plugin has told of example.com/gpuu,"), "{event:?}");
+        } else {
+            trouble += 1;
+        }
+        seen.send_replace(Arc::new(empty()));
+    }
+    assert_eq!(warned, 1);
+    tasks.drain(Duration::from_secs(1)).await;
+}

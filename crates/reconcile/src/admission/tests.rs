@@ -235,3 +235,37 @@ fn what_of_a_pod_has_resources() {
         assert_eq!(resource_mode(&pod.unwrap()), expected, "{row}");
     }
 }
+
+#[test]
+fn what_no_plugin_has_told_of() {
+    let asks = |names: &[&str]| {
+        let list: BTreeMap<_, _> = names.iter().map(|name| (*name, "1")).collect();
+        let resources = json!({"requests": list, "limits": list});
+        let pod = json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]},
+        });
+        wants(&serde_json::from_value(pod).unwrap())
+    };
+    let has = |names: &[&str]| {
+        let capacity = names.iter().map(|name| ((*name).to_owned(), Quantity::whole(1)));
+        NodeResources { capacity: capacity.collect(), ..NodeResources::default() }
+    };
+    let node = has(&["cpu", "memory", "example.com/gpu", "example.com/nic"]);
+    assert_eq!(unheard_of(&asks(&["cpu", "memory", "example.com/gpu"]), &node), None);
+    let text = "No device plugin has told of a.com/b, example.com/gpuu, and the pod runs without; is the name right, and does the plugin run? \
+                This node has example.com/gpu, example.com/nic";
+    let asked = asks(&["cpu", "example.com/gpuu", "a.com/b"]);
+    assert_eq!(unheard_of(&asked, &node).as_deref(), Some(text));
+    let none = unheard_of(&asked, &has(&["cpu"])).unwrap();
+    assert!(none.ends_with("This node has no devices"), "{none}");
+    // Not a device's name: the node is short of it.
+    assert_eq!(unheard_of(&asks(&["hugepages-2Mi"]), &has(&[])), None);
+    // Its plugin is gone, and it was there.
+    let gone = ExtendedResources {
+        amounts: [("example.com/gpu".into(), Default::default())].into(),
+        ..ExtendedResources::default()
+    };
+    let node = has(&[]).with_extended(&gone, true);
+    assert_eq!(unheard_of(&asks(&["example.com/gpu"]), &node), None);
+}

@@ -46,10 +46,23 @@ fn volumes_are_tried_again_later_with_each_failure_and_at_once_when_objects_chan
     let waits: Vec<_> = (0..10).map(|_| fail(&mut state)).collect();
     assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
     assert_eq!(state.reasons[&ContainerName::from("c")], reason);
-    assert!(state.objects_changed());
+    let objects = |name: &str| Objects {
+        config_maps: [(FullName::new("default", name), Arc::default())].into(),
+        ..Objects::default()
+    };
+    assert!(!state.objects_changed(&Objects::default(), &objects("other")), "the pod has nothing of it");
+    assert!(state.objects_changed(&objects("other"), &objects("cm")));
+    assert!(state.memory.holds.is_empty());
+    assert!(!state.objects_changed(&objects("cm"), &objects("other")), "nothing waits");
+    fail(&mut state);
+    // Another container of the pod, whose volumes are there.
+    state.note(Fact::VolumesUp { names: Some(vec!["d".into()]) }, period);
+    assert_eq!(state.memory.holds.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(fail(&mut state), 122_000, "which was no success of this one");
+    state.note(Fact::VolumesUp { names: Some(vec!["c".into()]) }, period);
     assert!(state.memory.holds.is_empty());
     fail(&mut state);
-    state.note(Fact::VolumesUp, period);
+    state.note(Fact::VolumesUp { names: None }, period);
     assert!(state.memory.holds.is_empty());
     assert_eq!(fail(&mut state), 500, "a success begins anew");
 }
