@@ -7,6 +7,7 @@
 mod certificates;
 mod claims;
 mod pod_key;
+mod services;
 mod trust;
 pub(crate) mod unreadable;
 
@@ -18,7 +19,10 @@ use std::{
     time::Duration,
 };
 
-use self::certificates::{CertificateAsk, Desk};
+use self::{
+    certificates::{CertificateAsk, Desk},
+    services::SlimService,
+};
 use crate::kept_objects::KeptObjects;
 use futures_util::{
     StreamExt as _,
@@ -29,7 +33,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     ListableResource, Metadata,
     api::{
-        core::v1::{ConfigMap, Secret, Service, ServiceSpec},
+        core::v1::{ConfigMap, Secret},
         node::v1::RuntimeClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -341,12 +345,12 @@ impl ApiObjects {
         let work = async move {
             let fields = Some("spec.clusterIP!=None".to_owned());
             let what = Reflected { namespace: None, fields, labels: None, since: None };
-            reflect::<Service>(&client, &what, |change| objects.take_services(change)).await;
+            reflect::<SlimService>(&client, &what, |change| objects.take_services(change)).await;
         };
         Abortable::new(Box::pin(work), AbortHandle::new_pair().1)
     }
 
-    fn take_services(&self, change: Change<Service>) {
+    fn take_services(&self, change: Change<SlimService>) {
         let mut known = self.known();
         let mut namespaces = BTreeSet::new();
         match change {
@@ -360,11 +364,12 @@ impl ApiObjects {
                 // What cannot be read is as it was before.
                 let kept: Vec<_> =
                     unread.filter_map(|name| known.objects.services.remove_entry(&name)).collect();
-                known.objects.services = services.items.into_iter().map(told).chain(kept).collect();
+                known.objects.services =
+                    services.items.into_iter().map(SlimService::told).chain(kept).collect();
                 namespaces.extend(known.objects.services.keys().map(|name| Arc::clone(&name.namespace)));
             }
             Change::Applied(service) => {
-                let (name, service) = told(service);
+                let (name, service) = service.told();
                 if known.objects.services.get(&name).is_some_and(|before| *before == service) {
                     return;
                 }
@@ -372,7 +377,7 @@ impl ApiObjects {
                 known.objects.services.insert(name, service);
             }
             Change::Deleted(service) => {
-                let (name, _) = told(service);
+                let (name, _) = service.told();
                 known.objects.services.remove(&name);
                 namespaces.insert(name.namespace);
             }
@@ -503,19 +508,6 @@ struct Needed {
 
 fn named(classes: &BTreeSet<FullName>, name: &str) -> bool {
     classes.iter().any(|class| &*class.name == name)
-}
-
-/// A service without what no pod is told.
-fn told(service: Service) -> (FullName, Arc<Service>) {
-    let metadata = &service.metadata;
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let name = FullName::new(&text(&metadata.namespace), &text(&metadata.name));
-    let spec = service.spec.map(|spec| ServiceSpec {
-        cluster_ip: spec.cluster_ip,
-        ports: spec.ports,
-        ..ServiceSpec::default()
-    });
-    (name, Arc::new(Service { spec, ..Service::default() }))
 }
 
 /// Whether that changed anything.
