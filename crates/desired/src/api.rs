@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use mainstay_apiserver::{Change, Client, Listing, Reflected, Unreadable, reflect};
 use mainstay_checkpoint::{Deferred, Durability, SealKey, Store, WriteError};
-use mainstay_lifecycle::{is_own_condition, node_digest, status_digest};
+use mainstay_lifecycle::{is_own_condition, node_digest, others_node_status, status_digest};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
     ApiNode, ApiPod, ApiPods, DesiredPod, Event, EventKind, EventSink, EventTarget, FullName, Objects,
@@ -287,7 +287,8 @@ impl Listener {
             Change::Interrupted(_) => return false,
         };
         self.tell_status(&node);
-        let mut node = Node { status: None, ..node };
+        let status = node.status.as_ref().map(others_node_status);
+        let mut node = Node { status, ..node };
         node.metadata.managed_fields = None;
         let mut book = self.source.book();
         book.node_is_there = true;
@@ -301,6 +302,7 @@ impl Listener {
             }
             node.metadata.resource_version = version;
         }
+        self.tell_of_cordon(book.node.as_deref(), &node);
         self.source.objects.node_is(&node);
         self.files.node.put(NODE_KEY, node.clone());
         book.node = Some(Arc::new(node));
@@ -324,6 +326,20 @@ impl Listener {
         if (before.conditions, before.has_addresses) != (now.conditions, now.has_addresses) {
             self.sender.send_modify(|pods| pods.node = now);
         }
+    }
+
+    /// Somebody has closed the node to new pods, or opened it.
+    fn tell_of_cordon(&self, before: Option<&Node>, node: &Node) {
+        let is_closed = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+        let closed = is_closed(node);
+        if closed == before.is_some_and(is_closed) {
+            return;
+        }
+        let reason = if closed { "NodeNotSchedulable" } else { "NodeSchedulable" };
+        let message = format!("Node {} status is now: {reason}", self.node_name);
+        let (target, kind) = (EventTarget::Node, EventKind::Normal);
+        let time = Timestamp::now();
+        self.events.send(Event { target, kind, reason: reason.into(), message, time });
     }
 
     /// Tells those who register the node that there is none.

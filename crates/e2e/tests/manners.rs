@@ -238,7 +238,7 @@ fn a_node_that_was_given_up_says_that_it_is_there() -> Result<()> {
 
 #[test]
 fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
-    let member = Member::start_with(|_, builder| {
+    let mut member = Member::start_with(|_, builder| {
         let often = "{nodeStatusUpdateFrequency: 1s, nodeStatusReportFrequency: 1s}";
         Ok(builder.config(often).args(["--cloud-provider=external"]))
     })?;
@@ -253,7 +253,11 @@ fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
     // The provider speaks, and so does who gives out ranges for pods.
     let address = json!([{ "type": "ExternalIP", "address": "192.0.2.7" }]);
     let provided = json!([{ "$patch": "replace" }, address[0]]);
-    member.patch(&format!("{NODE}/status"), &json!({ "status": { "addresses": provided } }))?;
+    let deadlock = json!([{ "type": "KernelDeadlock", "status": "False", "reason": "KernelHasNoDeadlock" }]);
+    let others = json!({ "example.com/dongle": "4" });
+    let status =
+        json!({ "addresses": provided, "conditions": deadlock, "capacity": others, "allocatable": others });
+    member.patch(&format!("{NODE}/status"), &json!({ "status": status }))?;
     member.patch(NODE, &json!({ "spec": { "podCIDR": "10.77.0.0/24", "podCIDRs": ["10.77.0.0/24"] } }))?;
     wait_until(3 * PATIENCE, "the runtime to be told the range", || {
         let text = member.node.get("/metrics").map_err(|error| format!("{error:#}"))?;
@@ -273,6 +277,82 @@ fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
     };
     let before = beat(&member.get(NODE).map_err(anyhow::Error::msg)?);
     let now = member.until(NODE, "another sign of life", |node| beat(node) != before)?;
-    ensure!(now["status"]["addresses"] == address, "{now}");
+    let others_word = |node: &serde_json::Value| -> Result<(), String> {
+        let status = &node["status"];
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        let is_whole = status["addresses"] == address
+            && status["capacity"]["example.com/dongle"] == "4"
+            && status["allocatable"]["example.com/dongle"] == "4"
+            && conditions.any(|it| it["type"] == "KernelDeadlock" && it["status"] == "False");
+        if is_whole { Ok(()) } else { Err(status.to_string()) }
+    };
+    others_word(&now).map_err(anyhow::Error::msg)?;
+    // The node's own endpoint shows the same, also while the API server is away.
+    let shown = |member: &Member| {
+        wait_until(PATIENCE, "/node to show what others say", || {
+            let own = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
+            others_word(&serde_json::from_str(&own).map_err(|error| error.to_string())?)
+        })
+    };
+    shown(&member)?;
+    closed_and_opened(&member)?;
+    member.plane.stop_server();
+    member.node.kill9();
+    member.node.start_again()?;
+    shown(&member)?;
+    member.plane.start_server()?;
+    what_is_gone_is_taken_back(&mut member)
+}
+
+/// The node says when it is closed to new pods and opened again, and what it said of itself when it started.
+fn closed_and_opened(member: &Member) -> Result<()> {
+    for (closed, reason) in [(true, "NodeNotSchedulable"), (false, "NodeSchedulable")] {
+        member.patch(NODE, &json!({ "spec": { "unschedulable": closed } }))?;
+        said(member, reason)?;
+    }
+    for reason in ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"] {
+        said(member, reason)?;
+    }
+    Ok(())
+}
+
+fn said(member: &Member, reason: &str) -> Result<()> {
+    let message = if reason == "Starting" {
+        "Starting kubelet.".into()
+    } else {
+        format!("Node node status is now: {reason}")
+    };
+    member.until("/api/v1/namespaces/default/events", &format!("the event {reason}"), |events| {
+        let mut all = events["items"].as_array().into_iter().flatten();
+        all.any(|it| {
+            it["reason"] == reason && it["message"] == *message && it["involvedObject"]["kind"] == "Node"
+        })
+    })?;
+    Ok(())
+}
+
+/// What the API server has of resources that the node does not: a size of huge pages that no kernel here has is taken away, and what
+/// somebody advertised stays, unless the machine is new.
+fn what_is_gone_is_taken_back(member: &mut Member) -> Result<()> {
+    let capacity = |node: &serde_json::Value, name: &str| node["status"]["capacity"].get(name).cloned();
+    for (is_new, left) in [(false, "4"), (true, "0")] {
+        member.node.sigterm()?;
+        let stale = json!({ "hugepages-64Gi": "0" });
+        member.patch(
+            &format!("{NODE}/status"),
+            &json!({ "status": { "capacity": stale, "allocatable": stale } }),
+        )?;
+        if is_new {
+            for file in ["device-plugins/kubelet_internal_checkpoint", "mainstay/boot.json"] {
+                std::fs::remove_file(member.node.root().join(file)).ok();
+            }
+        }
+        member.node.start_again()?;
+        member.until(NODE, "what is gone to be taken back", |node| {
+            capacity(node, "hugepages-64Gi").is_none()
+                && capacity(node, "example.com/dongle") == Some(left.into())
+                && node["status"]["allocatable"]["example.com/dongle"] == left
+        })?;
+    }
     Ok(())
 }

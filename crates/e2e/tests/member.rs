@@ -421,7 +421,7 @@ fn objects_tokens_and_services_reach_the_pods() {
     // A container is told of the services that the node knows when it starts, and the node learns of them in its own time.
     let script = "[ -n \"$MY_DB_SERVICE_HOST\" ] || exit 1; \
                   echo env $COLOR $DOOR $MY_DB_SERVICE_HOST:$MY_DB_SERVICE_PORT; echo token $(cat /o/token); \
-                  while :; do echo file $(cat /o/color); sleep 0.5; done";
+                  while :; do echo file $(cat /o/color) $(cat /o/door); sleep 0.5; done";
     let container = with(
         sh("c", script),
         json!({
@@ -439,6 +439,7 @@ fn objects_tokens_and_services_reach_the_pods() {
         "volumes": [{ "name": "o", "projected": { "sources": [
             { "serviceAccountToken": { "path": "token", "expirationSeconds": 600 } },
             { "configMap": { "name": "settings" } },
+            { "secret": { "name": "keys" } },
         ] } }],
     });
     cluster.create(PODS, &bound("p", spec)).unwrap();
@@ -452,7 +453,7 @@ fn objects_tokens_and_services_reach_the_pods() {
     };
     let ip = service["spec"]["clusterIP"].as_str().unwrap();
     log_has(&format!("env red 1234 {ip}:5432\n"));
-    let log = log_has("file red\n");
+    let log = log_has("file red 1234\n");
     // The API server takes the token, and knows whose it is.
     let token = log.lines().find_map(|line| line.strip_prefix("token ")).unwrap();
     let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token } });
@@ -460,14 +461,18 @@ fn objects_tokens_and_services_reach_the_pods() {
     assert_eq!(review["status"]["user"]["username"], "system:serviceaccount:default:robot", "{review}");
     assert_eq!(review["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
 
-    // A change is seen in the file.
+    // Changes are seen in the files.
     let headers = [("Content-Type", "application/merge-patch+json")];
-    let change = json!({ "data": { "color": "blue" } });
     let admin = cluster.admin().unwrap();
-    let path = format!("{namespace}/configmaps/settings");
-    let answer = admin.send("PATCH", &path, &headers, change.to_string().as_bytes()).unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    log_has("file blue\n");
+    for (object, change, seen) in [
+        ("configmaps/settings", json!({ "data": { "color": "blue" } }), "file blue 1234\n"),
+        ("secrets/keys", json!({ "stringData": { "door": "5678" } }), "file blue 5678\n"),
+    ] {
+        let path = format!("{namespace}/{object}");
+        let answer = admin.send("PATCH", &path, &headers, change.to_string().as_bytes()).unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        log_has(seen);
+    }
 
     tokens_are_their_users(&cluster, &node);
 

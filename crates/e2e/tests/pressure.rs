@@ -45,6 +45,15 @@ fn pids_available() -> Result<i64> {
     Ok(most - running.parse::<i64>()?)
 }
 
+/// How many bytes of memory the machine could still use, by the node's own word.
+fn memory_available(member: &Member) -> Result<u64> {
+    wait_until(PATIENCE, "the machine's memory", || {
+        let summary = member.node.get("/stats/summary").map_err(|error| format!("{error:#}"))?;
+        let summary: Value = serde_json::from_str(&summary).map_err(|error| error.to_string())?;
+        summary["node"]["memory"]["availableBytes"].as_u64().ok_or_else(|| summary["node"].to_string())
+    })
+}
+
 /// Threads that do nothing until this is dropped.
 fn threads(count: usize) -> Result<Vec<mpsc::Sender<()>>> {
     let one = |_| {
@@ -109,15 +118,25 @@ fn a_node_that_runs_short_says_so_takes_fewer_pods_and_recovers() -> Result<()> 
     member.node.write_manifest("critical.json", &critical.to_string())?;
     member.ready("critical-node")?;
 
-    // With the threshold switched off the condition goes, and pods come.
+    // With a threshold that the machine is above of the condition goes, and pods come.
+    let available = memory_available(&member)?;
+    let margin = (available / 4).min(1 << 30);
     member.node.sigterm()?;
     let config = fs::read_to_string(member.node.config_path())?;
     ensure!(config.contains("memory.available: 99.99%"), "{config}");
-    fs::write(member.node.config_path(), config.replace("memory.available: 99.99%", "memory.available: 0%"))?;
+    let threshold = format!("memory.available: \"{}\"", available - margin);
+    fs::write(member.node.config_path(), config.replacen("memory.available: 99.99%", &threshold, 1))?;
     member.node.start_again()?;
     turned(&member, "MemoryPressure", "False", "KubeletHasSufficientMemory")?;
     member.bind("patient", anything.clone())?;
     member.ready("patient")?;
+    // Memory that is really used, and given back.
+    let held = vec![1_u8; usize::try_from(2 * margin)?];
+    turned(&member, "MemoryPressure", "True", "KubeletHasInsufficientMemory")?;
+    turned_away(&member, "hungry", anything.clone(), "MemoryPressure")?;
+    ensure!(held.iter().step_by(4096).all(|byte| *byte == 1));
+    drop(held);
+    turned(&member, "MemoryPressure", "False", "KubeletHasSufficientMemory")?;
 
     // A disk that is really filled, and processes that are really there.
     let filler = disk.0.join("filler");

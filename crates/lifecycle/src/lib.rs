@@ -37,6 +37,6 @@ pub use start::{StartTime, start_time};
 pub use status::{PREEMPTING, StatusInput, pod_status};
 pub use storage::storage_wish;
 pub use told::{
-    is_own_condition, is_step_of_end, is_step_of_start, is_unseen_step_of_start, node_digest, status_digest,
-    status_patch,
+    STATE_INTACT, is_own_condition, is_step_of_end, is_step_of_start, is_unseen_step_of_start, node_digest,
+    others_node_status, status_digest, status_patch,
 };

@@ -66,6 +66,25 @@ pub fn status_digest(status: &PodStatus) -> u64 {
 /// Conditions that say how a node is by its kubelet's word. When it is not heard of, a controller says that they are unknown.
 const NODE_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
+/// The node's condition that its state files could all be used.
+pub const STATE_INTACT: &str = "StateIntact";
+
+/// What others say in a Node's status: their conditions, the addresses that a cloud knows, the volumes that a controller attached, and
+/// what the API server has of the node's resources, among which somebody's may be.
+#[must_use]
+pub fn others_node_status(status: &NodeStatus) -> NodeStatus {
+    let own = |kind: &str| NODE_CONDITIONS.contains(&kind) || kind == STATE_INTACT;
+    let conditions = status.conditions.iter().flatten().filter(|it| !own(&it.type_));
+    NodeStatus {
+        conditions: Some(conditions.cloned().collect()),
+        addresses: status.addresses.clone(),
+        volumes_attached: status.volumes_attached.clone(),
+        capacity: status.capacity.clone(),
+        allocatable: status.allocatable.clone(),
+        ..NodeStatus::default()
+    }
+}
+
 /// A digest of what a node's conditions say, times and messages aside: two statuses of the same digest say the same of the node.
 #[must_use]
 pub fn node_digest(status: Option<&NodeStatus>) -> u64 {

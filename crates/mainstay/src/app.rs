@@ -267,6 +267,9 @@ async fn build(
         patience: Patience::default(),
         counters: Arc::clone(&work),
     };
+    let boot_file = root.join("mainstay/boot.json");
+    let offers_are_new =
+        !devices.directory.join("kubelet_internal_checkpoint").exists() && !boot_file.exists();
     let (devices, device_problems) = mainstay_devices::start(devices, tasks)?;
     let handlers = [("DevicePlugin", devices.handler(root.clone(), tasks))].into();
     mainstay_plugin::start(root.join("plugins_registry"), handlers, tasks)?;
@@ -436,9 +439,11 @@ async fn build(
             counters: Arc::clone(&work),
             node_name: Arc::clone(&node_name),
             resources,
+            events: events.clone(),
             state_dir: root.join("mainstay"),
             node: Some(NodeTemplate {
                 node: node_template,
+                addresses_by_cloud: loaded.settings.cloud_provider == "external",
                 images: mainstay_observe::images::start(
                     cri.clone(),
                     IMAGES_PERIOD,
@@ -465,7 +470,9 @@ async fn build(
         snapshot_writer,
         tasks,
     ));
-    let boot_file = root.join("mainstay/boot.json");
+    let (target, kind, reason) = (EventTarget::Node, EventKind::Normal, "Starting".into());
+    let message = "Starting kubelet.".to_owned();
+    events.send(Event { target, kind, reason, message, time: Timestamp::now() });
     problems.extend(mainstay_snapshot::note_boot(&boot_file, &node_name, &boot_id, &events));
     for problem in problems {
         warn!("{problem}");
@@ -488,7 +495,8 @@ async fn build(
             events_after: earlier_events,
             api_pods: sources.api_pods,
         };
-        mainstay_uplink::start(cluster::uplink(loaded, client, &node_name, work), feeds, tasks);
+        let told = (work, offers_are_new);
+        mainstay_uplink::start(cluster::uplink(loaded, client, &node_name, told), feeds, tasks);
     }
     release_memory_when_quiet(snapshots.clone(), tasks);
     info!(

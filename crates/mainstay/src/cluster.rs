@@ -71,7 +71,7 @@ pub(crate) fn uplink(
     loaded: &Loaded,
     client: Client,
     node_name: &Arc<str>,
-    counters: Arc<NodeCounters>,
+    (counters, offers_are_new): (Arc<NodeCounters>, bool),
 ) -> UplinkConfig {
     let config = &loaded.config;
     let taint = |taint: &mainstay_config::Taint| Taint {
@@ -88,6 +88,7 @@ pub(crate) fn uplink(
         register: config.register_node,
         taints: config.register_with_taints.iter().map(taint).collect(),
         external_cloud: loaded.settings.cloud_provider == "external",
+        offers_are_new,
         node_ip: (!node_ip.is_empty() && !is_any(node_ip)).then(|| node_ip.clone()),
         lease_duration_seconds: config.node_lease_duration_seconds,
         status_update_frequency: config.node_status_update_frequency.as_std().max(SOONEST),

@@ -176,11 +176,12 @@ impl Gauge {
         }
     }
 
-    /// Upstream's reasons (`pkg/kubelet/nodestatus/setters.go`) and its sentence.
+    /// Upstream's reasons (`pkg/kubelet/nodestatus/setters.go`) and its sentence. A node that is measured for the first time has enough, and
+    /// says so; one that goes on after a restart has said it.
     fn tell(&self, before: NodePressure, after: NodePressure, signals: &Signals) {
         for kind in PressureKind::ALL {
-            let (Some(short), was) = (after.of(kind), before.of(kind).unwrap_or(false)) else { continue };
-            if short == was {
+            let (Some(short), was) = (after.of(kind), before.of(kind)) else { continue };
+            if was == Some(short) {
                 continue;
             }
             let reason = match (kind, short) {
@@ -194,7 +195,7 @@ impl Gauge {
             let measured: Vec<_> = signals.iter().filter(|(signal, _)| signal.kind() == kind).collect();
             if short {
                 warn!(condition = kind.condition(), ?measured, "the node runs short; it takes fewer pods");
-            } else {
+            } else if was.is_some() {
                 info!(condition = kind.condition(), ?measured, "the node runs short no longer");
             }
             let message = format!("Node {} status is now: {reason}", self.config.node_name);

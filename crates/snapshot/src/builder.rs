@@ -11,9 +11,9 @@ use mainstay_lifecycle::{StatusInput, newly_ended, pod_status, start_time};
 use mainstay_podspec::runtime::{self, Overhead, ResourceList};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    Assignments, DesiredState, ExtendedResources, NodeCounters, NodePressure, NodeResources, NodeSnapshot,
-    ObservedPod, ObservedState, Outcomes, PodAssignment, PodExt as _, PodOutcome, PodProbes, PodSource,
-    PodUid, PodView, ProbeResults, RuntimeHealth, to_seconds,
+    Assignments, DesiredState, EventSink, ExtendedResources, NodeCounters, NodePressure, NodeResources,
+    NodeSnapshot, ObservedPod, ObservedState, Outcomes, PodAssignment, PodExt as _, PodOutcome, PodProbes,
+    PodSource, PodUid, PodView, ProbeResults, RuntimeHealth, to_seconds,
 };
 use tokio::{
     sync::watch,
@@ -40,6 +40,8 @@ pub struct SnapshotConfig {
     pub node_name: Arc<str>,
     /// What the node has.
     pub resources: Arc<NodeResources>,
+    /// Where it is told that the node turned ready or not.
+    pub events: EventSink,
     /// Where all state is kept across restarts (`<root>/mainstay`).
     pub state_dir: PathBuf,
     /// What the Node object is made from; `None` for none.
@@ -93,9 +95,10 @@ pub fn start(
 ) -> Vec<String> {
     let mut config = config;
     let KeptStatuses { files, statuses: restored, mut problems } = kept;
-    let node = config.node.take().map(|NodeTemplate { node, images }| {
+    let node = config.node.take().map(|NodeTemplate { node, images, addresses_by_cloud }| {
         let dir = config.state_dir.join("node");
-        let (object, more) = NodeObject::open(node, &dir, tasks);
+        let told = (&config.node_name, &config.events);
+        let (object, more) = NodeObject::open((node, addresses_by_cloud), told, &dir, tasks);
         problems.extend(more);
         (object, images)
     });

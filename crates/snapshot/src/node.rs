@@ -1,6 +1,10 @@
 //! The Node object: what is fixed at the start, filled in with what is observed.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -13,7 +17,8 @@ use k8s_openapi::{
 use mainstay_checkpoint::{Deferred, Durability, Store};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    NodePressure, NodeResources, NodeView, PressureKind, RuntimeHandler, RuntimeHealth, to_seconds,
+    Event, EventKind, EventSink, EventTarget, NodePressure, NodeResources, NodeView, OthersWord,
+    PressureKind, RuntimeHandler, RuntimeHealth, to_seconds,
 };
 use tokio::sync::watch;
 
@@ -30,12 +35,20 @@ pub struct NodeTemplate {
     pub node: Node,
     /// The images that the runtime has.
     pub images: watch::Receiver<Arc<[ContainerImage]>>,
+    /// A cloud's controller knows the node's addresses: its word is shown as soon as it has spoken.
+    pub addresses_by_cloud: bool,
 }
 
 /// The newest Node object, and what it was made from.
 #[derive(Debug)]
 pub(crate) struct NodeObject {
     template: Node,
+    addresses_by_cloud: bool,
+    /// Resources that device plugins have offered in this life: one that is gone is told of as none, because the API server keeps what it
+    /// was told last.
+    offered: BTreeSet<String>,
+    events: EventSink,
+    node_name: Arc<str>,
     newest: Option<Made>,
     /// The conditions of an earlier life, for their times.
     restored: Vec<NodeCondition>,
@@ -77,23 +90,36 @@ pub(crate) struct NodeInput<'a> {
 
 impl NodeObject {
     /// Reads what is known of an earlier life; what cannot be used is told of.
-    pub(crate) fn open(template: Node, dir: &Path, tasks: &TaskGroup) -> (Self, Vec<String>) {
+    pub(crate) fn open(
+        (template, addresses_by_cloud): (Node, bool),
+        (node_name, events): (&Arc<str>, &EventSink),
+        dir: &Path,
+        tasks: &TaskGroup,
+    ) -> (Self, Vec<String>) {
+        let mut object = Self {
+            template,
+            addresses_by_cloud,
+            offered: BTreeSet::new(),
+            events: events.clone(),
+            node_name: Arc::clone(node_name),
+            newest: None,
+            restored: Vec::new(),
+            files: None,
+        };
         // Not flushed: what a power failure takes are the times of conditions.
         let store: Store<Vec<NodeCondition>> =
             match Store::open(dir, 0o700, "node-conditions", 1, Durability::ProcessDeath) {
                 Ok(store) => store,
-                Err(error) => {
-                    let without = Self { template, newest: None, restored: Vec::new(), files: None };
-                    return (without, vec![error.to_string()]);
-                }
+                Err(error) => return (object, vec![error.to_string()]),
             };
         let contents = store.load_all();
         let problems = contents.set_aside.iter().map(ToString::to_string).collect();
-        let restored = contents.good.into_values().flatten().collect();
+        object.restored = contents.good.into_values().flatten().collect();
         let deferred = Arc::new(Deferred::new(store));
         let (writer, shutdown) = (Arc::clone(&deferred), tasks.shutdown());
         tasks.spawn("node files", async move { writer.run(shutdown.signalled()).await });
-        (Self { template, newest: None, restored, files: Some(deferred) }, problems)
+        object.files = Some(deferred);
+        (object, problems)
     }
 
     /// The newest object; the same one as before if nothing of it changed and it is not too old.
@@ -108,15 +134,20 @@ impl NodeObject {
             None => &self.restored,
         };
         let conditions = conditions(&input, before);
+        if let Some(event) = turn_of_ready(&self.node_name, before, &conditions, input.now) {
+            self.events.send(event);
+        }
         if let Some(files) = &self.files {
             files.put("node", conditions.clone());
         }
-        let node = filled(&self.template, &input, conditions);
+        self.offered.extend(input.resources.capacity.keys().filter(|name| name.contains('/')).cloned());
+        let (node, others) = self.filled(&input, conditions);
         let mut json = br#"{"kind":"Node","apiVersion":"v1","#.to_vec();
         let fields = go_json(&Fields { metadata: &node.metadata, spec: &node.spec, status: &node.status });
         json.extend_from_slice(fields.strip_prefix(b"{").unwrap_or(&fields));
         json.push(b'\n');
-        let view = Arc::new(NodeView { version: generation, node: Arc::new(node), json: json.into() });
+        let view =
+            Arc::new(NodeView { version: generation, node: Arc::new(node), json: json.into(), others });
         self.newest = Some(Made {
             view: Arc::clone(&view),
             runtime: Arc::clone(input.runtime),
@@ -156,44 +187,100 @@ impl Made {
     }
 }
 
-fn filled(template: &Node, input: &NodeInput<'_>, conditions: Vec<NodeCondition>) -> Node {
-    let mut node = template.clone();
-    if let Some(api) = input.api {
-        // What a node is called, labelled and kept from is the API server's word, once there is one.
-        node.metadata = api.metadata.clone();
-        node.spec = api.spec.clone();
+impl NodeObject {
+    /// The object, and what of it others say.
+    fn filled(&self, input: &NodeInput<'_>, conditions: Vec<NodeCondition>) -> (Node, OthersWord) {
+        let mut node = self.template.clone();
+        let mut others = OthersWord::default();
+        if let Some(api) = input.api {
+            // What a node is called, labelled and kept from is the API server's word, once there is one.
+            node.metadata = api.metadata.clone();
+            node.spec = api.spec.clone();
+        }
+        let there = input.api.and_then(|api| api.status.as_ref());
+        let status: &mut NodeStatus = node.status.get_or_insert_default();
+        let amounts = |list: &mainstay_types::ResourceList| -> BTreeMap<String, Quantity> {
+            let gone = self.offered.iter().map(|name| (name.clone(), Quantity("0".to_owned())));
+            gone.chain(list.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))))
+                .collect()
+        };
+        let (mut capacity, mut allocatable) =
+            (amounts(&input.resources.capacity), amounts(&input.resources.allocatable));
+        if let Some(there) = there {
+            others.resources = advertised(there, &capacity);
+            for (own, there) in [(&mut capacity, &there.capacity), (&mut allocatable, &there.allocatable)] {
+                let theirs = there.iter().flatten().filter(|(name, _)| others.resources.contains(*name));
+                own.extend(theirs.map(|(name, amount)| (name.clone(), amount.clone())));
+            }
+        }
+        status.capacity = Some(capacity);
+        status.allocatable = Some(allocatable);
+        let theirs = there.iter().flat_map(|it| it.conditions.iter().flatten());
+        let is_other = |it: &&NodeCondition| conditions.iter().all(|own| own.type_ != it.type_);
+        let theirs: Vec<_> = theirs.filter(is_other).cloned().collect();
+        others.conditions = theirs.iter().map(|it| it.type_.clone()).collect();
+        status.conditions = Some(theirs.into_iter().chain(conditions).collect());
+        status.volumes_attached = there.and_then(|it| it.volumes_attached.clone());
+        let internal =
+            input.addresses.iter().map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.clone() });
+        let fixed = status.addresses.take().unwrap_or_default();
+        let own: Vec<NodeAddress> = internal.chain(fixed).collect();
+        let by_cloud = there.and_then(|it| it.addresses.clone());
+        status.addresses = Some(match by_cloud.filter(|all| self.addresses_by_cloud && !all.is_empty()) {
+            Some(by_cloud) => {
+                others.own_addresses = Some(own);
+                by_cloud
+            }
+            None => own,
+        });
+        status.images = (!input.images.is_empty()).then(|| input.images.to_vec());
+        let runtime = input.runtime;
+        if let Some(NodeSystemInfo { container_runtime_version, .. }) = &mut status.node_info
+            && !runtime.name.is_empty()
+        {
+            *container_runtime_version = format!("{}://{}", runtime.name, plain_version(&runtime.version));
+        }
+        // What a runtime does not tell is not known, and not said.
+        let features = NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) };
+        status.features = runtime.tells_features.then_some(features);
+        let handler = |handler: &RuntimeHandler| NodeRuntimeHandler {
+            name: Some(handler.name.clone()),
+            features: handler.recursive_read_only.map(|recursive| NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(recursive),
+                user_namespaces: handler.user_namespaces,
+            }),
+        };
+        let handlers: Vec<_> = runtime.handlers.iter().map(handler).collect();
+        status.runtime_handlers = (!handlers.is_empty()).then_some(handlers);
+        (node, others)
     }
-    let status: &mut NodeStatus = node.status.get_or_insert_default();
-    let amounts = |list: &mainstay_types::ResourceList| -> BTreeMap<String, Quantity> {
-        list.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))).collect()
+}
+
+/// Resources that somebody has written into the Node object, for schedulers and quotas. Huge pages are nobody's but the node's.
+fn advertised(there: &NodeStatus, own: &BTreeMap<String, Quantity>) -> BTreeSet<String> {
+    let names = [&there.capacity, &there.allocatable].into_iter().flatten().flat_map(BTreeMap::keys);
+    names.filter(|name| name.contains('/') && !own.contains_key(*name)).cloned().collect()
+}
+
+/// Ready has turned. A node that is new has not.
+fn turn_of_ready(
+    node: &str,
+    before: &[NodeCondition],
+    after: &[NodeCondition],
+    time: Timestamp,
+) -> Option<Event> {
+    let ready = |all: &[NodeCondition]| {
+        all.iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status == "True")
     };
-    status.capacity = Some(amounts(&input.resources.capacity));
-    status.allocatable = Some(amounts(&input.resources.allocatable));
-    status.conditions = Some(conditions);
-    let internal =
-        input.addresses.iter().map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.clone() });
-    let fixed = status.addresses.take().unwrap_or_default();
-    status.addresses = Some(internal.chain(fixed).collect());
-    status.images = (!input.images.is_empty()).then(|| input.images.to_vec());
-    let runtime = input.runtime;
-    if let Some(NodeSystemInfo { container_runtime_version, .. }) = &mut status.node_info
-        && !runtime.name.is_empty()
-    {
-        *container_runtime_version = format!("{}://{}", runtime.name, plain_version(&runtime.version));
-    }
-    // What a runtime does not tell is not known, and not said.
-    let features = NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) };
-    status.features = runtime.tells_features.then_some(features);
-    let handler = |handler: &RuntimeHandler| NodeRuntimeHandler {
-        name: Some(handler.name.clone()),
-        features: handler.recursive_read_only.map(|recursive| NodeRuntimeHandlerFeatures {
-            recursive_read_only_mounts: Some(recursive),
-            user_namespaces: handler.user_namespaces,
-        }),
-    };
-    let handlers: Vec<_> = runtime.handlers.iter().map(handler).collect();
-    status.runtime_handlers = (!handlers.is_empty()).then_some(handlers);
-    node
+    let (was, is) = (ready(before)?, ready(after)?);
+    let reason = if is { "NodeReady" } else { "NodeNotReady" };
+    (was != is).then(|| Event {
+        target: EventTarget::Node,
+        kind: EventKind::Normal,
+        reason: reason.into(),
+        message: format!("Node {node} status is now: {reason}"),
+        time,
+    })
 }
 
 /// Types, reasons and texts as upstream's (`pkg/kubelet/nodestatus`). What nobody measures is `Unknown`, and says so.
@@ -356,7 +443,10 @@ mod tests {
             api: None,
             now: at(second),
         };
-        let (mut object, problems) = NodeObject::open(template(), dir.path(), &tasks);
+        let (events, mut told) = EventSink::bounded(8);
+        let name: Arc<str> = "n".into();
+        let (mut object, problems) =
+            NodeObject::open((template(), false), (&name, &events), dir.path(), &tasks);
         assert_eq!(problems, Vec::<String>::new());
         let up = runtime(true);
         let first = object.refresh(1, input(&up, 1000));
@@ -379,9 +469,96 @@ mod tests {
         assert!(tasks.drain(std::time::Duration::from_secs(20)).await.aborted.is_empty());
 
         let tasks = TaskGroup::new();
-        let (mut object, _) = NodeObject::open(template(), dir.path(), &tasks);
+        let (mut object, _) = NodeObject::open((template(), false), (&name, &events), dir.path(), &tasks);
         assert_eq!(ready(&object.refresh(1, input(&down, 2000))), ("False".into(), 1400));
         assert_eq!(ready(&object.refresh(2, input(&up, 2001))), ("True".into(), 2001));
+        tasks.drain(std::time::Duration::from_secs(20)).await;
+        let mut turns = Vec::new();
+        while let Ok(event) = told.try_recv() {
+            turns.push((event.message, event.time.as_second()));
+        }
+        let turn = |reason: &str, second| (format!("Node n status is now: {reason}"), second);
+        assert_eq!(turns, [turn("NodeNotReady", 1400), turn("NodeReady", 2001)]);
+    }
+
+    #[tokio::test]
+    async fn what_others_say_of_it_is_shown_and_is_not_its_own_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = TaskGroup::new();
+        let (events, _told) = EventSink::bounded(8);
+        let name: Arc<str> = "n".into();
+        let amount = |text: &str| Quantity(text.to_owned());
+        let condition = |kind: &str, status: &str| NodeCondition {
+            type_: kind.into(),
+            status: status.into(),
+            ..NodeCondition::default()
+        };
+        let there = NodeStatus {
+            conditions: Some(vec![condition("KernelDeadlock", "False"), condition("Ready", "Unknown")]),
+            addresses: Some(vec![NodeAddress { type_: "ExternalIP".into(), address: "192.0.2.7".into() }]),
+            volumes_attached: Some(vec![]),
+            capacity: Some(
+                [
+                    ("example.com/dongle", "4"),
+                    ("example.com/gpu", "2"),
+                    ("hugepages-1Gi", "0"),
+                    ("cpu", "64"),
+                ]
+                .map(|(name, count)| (name.to_owned(), amount(count)))
+                .into(),
+            ),
+            ..NodeStatus::default()
+        };
+        let api = Arc::new(Node { status: Some(there), ..Node::default() });
+        let with = |gpus: Option<i64>| {
+            let mut resources = NodeResources::default();
+            let gpus =
+                gpus.map(|count| ("example.com/gpu".to_owned(), mainstay_types::Quantity::whole(count)));
+            resources.capacity = gpus.into_iter().collect();
+            resources.allocatable = resources.capacity.clone();
+            Arc::new(resources)
+        };
+        let up = runtime(true);
+        let (images, none): (Arc<[ContainerImage]>, Arc<[NodeCondition]>) = (Arc::default(), Arc::default());
+        let addresses: Arc<[String]> = Arc::from(["10.0.0.1".to_owned()]);
+        let shown = |object: &mut NodeObject, resources: &Arc<NodeResources>, api| {
+            object.refresh(
+                1,
+                NodeInput {
+                    runtime: &up,
+                    images: &images,
+                    resources,
+                    addresses: &addresses,
+                    conditions: &none,
+                    pressure: NodePressure::default(),
+                    sources: None,
+                    api,
+                    now: at(1000),
+                },
+            )
+        };
+        for by_cloud in [false, true] {
+            let told = (&name, &events);
+            let (mut object, _) = NodeObject::open((Node::default(), by_cloud), told, dir.path(), &tasks);
+            let alone = shown(&mut object, &with(Some(3)), None);
+            assert_eq!(alone.own_status(), alone.node.status.clone().unwrap());
+            // The plugin is gone, and with it what it offered.
+            let view = shown(&mut object, &with(None), Some(&api));
+            let (all, own) = (view.node.status.clone().unwrap(), view.own_status());
+            let kinds = |status: &NodeStatus| -> Vec<String> {
+                status.conditions.iter().flatten().map(|it| format!("{}={}", it.type_, it.status)).collect()
+            };
+            assert!(kinds(&all).contains(&"KernelDeadlock=False".into()), "{all:?}");
+            assert!(kinds(&all).contains(&"Ready=True".into()), "{all:?}");
+            assert!(!kinds(&own).iter().any(|it| it.starts_with("KernelDeadlock")), "{own:?}");
+            let capacity = |status: &NodeStatus| status.capacity.clone().unwrap();
+            assert_eq!(capacity(&own), [("example.com/gpu".to_owned(), amount("0"))].into());
+            let gpu = ("example.com/gpu".to_owned(), amount("0"));
+            assert_eq!(capacity(&all), [gpu, ("example.com/dongle".to_owned(), amount("4"))].into());
+            assert!(all.volumes_attached.is_some() && own.volumes_attached.is_none());
+            let first = |status: &NodeStatus| status.addresses.as_ref().unwrap()[0].address.clone();
+            assert_eq!((first(&all) == "192.0.2.7", first(&own).as_str()), (by_cloud, "10.0.0.1"));
+        }
         tasks.drain(std::time::Duration::from_secs(20)).await;
     }
 }

@@ -5,9 +5,8 @@ use std::{io, path::PathBuf, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 use mainstay_checkpoint::{AsideFile, files_set_aside, files_set_aside_in};
+use mainstay_lifecycle::STATE_INTACT;
 
-/// The condition's type.
-const STATE_INTACT: &str = "StateIntact";
 /// A directory that takes longer to list is on a disk that hangs; the node goes on.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More names than this help nobody.

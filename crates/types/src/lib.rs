@@ -77,7 +77,7 @@ pub use sample::{
     PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample, SampleCost, Samples, SandboxSample,
     SliceRole, SliceSample, TaskCounts, Traffic,
 };
-pub use snapshot::{EventRecord, NodeSnapshot, NodeView, PodView};
+pub use snapshot::{EventRecord, NodeSnapshot, NodeView, OthersWord, PodView};
 pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
 pub use work::{

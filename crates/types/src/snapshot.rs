@@ -1,13 +1,13 @@
 //! The one answer to "which pods exist": what every server reads.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, Pod, PodStatus};
 
 use crate::{DesiredState, FullName, NodeResources, ObservedPod, ObservedState, PodSource, PodStage, PodUid};
 
@@ -65,6 +65,39 @@ pub struct NodeView {
     pub node: Arc<Node>,
     /// The same as JSON, with `kind`, `apiVersion` and a final newline, made once.
     pub json: Bytes,
+    /// What of it is not the node's own word.
+    pub others: OthersWord,
+}
+
+/// What in a Node's status others say, by way of the API server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OthersWord {
+    /// Types of conditions.
+    pub conditions: BTreeSet<String>,
+    /// Resources that somebody advertises for the node.
+    pub resources: BTreeSet<String>,
+    /// The node's own addresses, where a cloud's are shown.
+    pub own_addresses: Option<Vec<NodeAddress>>,
+}
+
+impl NodeView {
+    /// The status without what others say.
+    #[must_use]
+    pub fn own_status(&self) -> NodeStatus {
+        let mut status = self.node.status.clone().unwrap_or_default();
+        status.volumes_attached = None;
+        status
+            .conditions
+            .iter_mut()
+            .for_each(|all| all.retain(|it| !self.others.conditions.contains(&it.type_)));
+        for amounts in [&mut status.capacity, &mut status.allocatable].into_iter().flatten() {
+            amounts.retain(|name, _| !self.others.resources.contains(name));
+        }
+        if let Some(own) = &self.others.own_addresses {
+            status.addresses = Some(own.clone());
+        }
+        status
+    }
 }
 
 impl NodeSnapshot {

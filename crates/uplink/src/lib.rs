@@ -44,6 +44,8 @@ pub struct UplinkConfig {
     pub taints: Vec<Taint>,
     /// `--cloud-provider=external`: somebody else completes the Node object and knows its addresses.
     pub external_cloud: bool,
+    /// No kubelet has run on this root before: what device plugins offered by the Node object's word was another machine's.
+    pub offers_are_new: bool,
     /// `--node-ip`, for the external cloud provider.
     pub node_ip: Option<String>,
     /// `nodeLeaseDurationSeconds`.

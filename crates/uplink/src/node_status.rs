@@ -3,7 +3,7 @@
 //! A controller that does not hear of the node says that nothing is known of it, and has its pods sent away after some minutes. It goes by the
 //! Lease, and takes nothing back when it hears of the node again: that is for the node to do, as soon as it sees what was said.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -34,7 +34,7 @@ pub(crate) async fn run(
     mut api: watch::Receiver<ApiPods>,
     mut node: RegisteredNode,
 ) {
-    registered(&mut node).await;
+    let mut object = registered(&mut node).await;
     let mut heard = Heard::default();
     // Others who keep saying otherwise are answered so often.
     let mut may_repair = Instant::now();
@@ -50,6 +50,7 @@ pub(crate) async fn run(
         if let Ok(true) = node.has_changed() {
             // Another object, which has nothing of what was told.
             node.mark_unchanged();
+            object = registered(&mut node).await;
             sent = None;
             due = Instant::now();
         }
@@ -64,11 +65,12 @@ pub(crate) async fn run(
         if let Some(view) = view
             && (now >= due || is_news(looked_at.as_ref(), &view, now >= look_at))
         {
-            let status = view.node.status.clone().unwrap_or_default();
+            let status = view.own_status();
             let changed = sent.as_ref().is_none_or(|sent| !same(sent, &status));
             if changed || now >= due {
                 let with_addresses = !config.external_cloud || there.version > 0 && !there.has_addresses;
-                let patch = patch(with_addresses, &status, Timestamp::now());
+                let stale = stale(&object, config.offers_are_new, &status);
+                let patch = patch(with_addresses, &status, &stale, Timestamp::now());
                 let told = client
                     .patch::<Node>(
                         Scope::Cluster,
@@ -157,10 +159,26 @@ fn same(a: &NodeStatus, b: &NodeStatus) -> bool {
     still(a) == still(b)
 }
 
+/// Resources in the Node object as it was when it was registered that the node does not have: huge pages of a size that its kernel does not
+/// know, and on a machine that is new what device plugins of another one offered. Otherwise somebody may have advertised them.
+fn stale(registered: &Node, offers_are_new: bool, status: &NodeStatus) -> Vec<(String, Value)> {
+    let there = registered.status.iter().flat_map(|it| [&it.capacity, &it.allocatable]).flatten();
+    let has = |name: &String| status.capacity.as_ref().is_some_and(|own| own.contains_key(name));
+    there
+        .flat_map(BTreeMap::keys)
+        .filter(|name| !has(name))
+        .filter_map(|name| match name.as_str() {
+            size if size.starts_with("hugepages-") => Some((name.clone(), Value::Null)),
+            device if offers_are_new && device.contains('/') => Some((name.clone(), json!("0"))),
+            _ => None,
+        })
+        .collect()
+}
+
 /// Everything that is ours, so that nothing depends on what the API server has. Conditions of others stay, because they
 /// are merged by type. Where a cloud's controller knows the addresses, ours are told only while there are none: it may run on this node and
 /// must be reached itself.
-fn patch(with_addresses: bool, status: &NodeStatus, now: Timestamp) -> Value {
+fn patch(with_addresses: bool, status: &NodeStatus, stale: &[(String, Value)], now: Timestamp) -> Value {
     let mut status = status.clone();
     for condition in status.conditions.iter_mut().flatten() {
         condition.last_heartbeat_time = Some(Time(to_seconds(now)));
@@ -171,6 +189,11 @@ fn patch(with_addresses: bool, status: &NodeStatus, now: Timestamp) -> Value {
         // A field that is empty now was not always.
         for name in ["images", "runtimeHandlers", "features", "declaredFeatures", "volumesInUse"] {
             fields.entry(name).or_insert(Value::Null);
+        }
+        for name in ["capacity", "allocatable"] {
+            if let Some(amounts) = fields.get_mut(name).and_then(Value::as_object_mut) {
+                amounts.extend(stale.iter().cloned());
+            }
         }
         if with_addresses {
             // They would be merged by type, and two of one type (IPv4 and IPv6) would be lost.

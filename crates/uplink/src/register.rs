@@ -88,7 +88,8 @@ pub(crate) async fn run(
 
 /// The node by its own word, whatever the API server had of it before.
 fn own(snapshot: &NodeSnapshot) -> Option<Node> {
-    let node = &snapshot.node.as_ref()?.node;
+    let view = snapshot.node.as_ref()?;
+    let node = &view.node;
     Some(Node {
         metadata: ObjectMeta {
             name: Some(snapshot.node_name.to_string()),
@@ -99,7 +100,7 @@ fn own(snapshot: &NodeSnapshot) -> Option<Node> {
             provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
             ..NodeSpec::default()
         }),
-        status: node.status.clone(),
+        status: Some(view.own_status()),
     })
 }
 
@@ -198,7 +199,17 @@ fn corrections(config: &UplinkConfig, node: &Node, existing: &Node) -> Option<se
     let facts = node.metadata.labels.iter().flatten().filter(|(key, _)| FACTS.contains(&key.as_str()));
     let facts = facts.map(|(key, value)| (key.clone(), value.clone())).collect();
     let labels = missing(facts, existing.metadata.labels.as_ref());
-    let annotations = missing(annotations(config), existing.metadata.annotations.as_ref());
+    let wanted = annotations(config);
+    // An address that was given once and is not any more would be taken for this node's by a cloud's controller.
+    let withdrawn = existing.metadata.annotations.iter().flatten().map(|(key, _)| key);
+    let withdrawn = withdrawn.filter(|key| *key == PROVIDED_NODE_IP && !wanted.contains_key(*key)).cloned();
+    let withdrawn: Vec<String> = withdrawn.collect();
+    let annotations: BTreeMap<String, Option<String>> =
+        missing(wanted, existing.metadata.annotations.as_ref())
+            .into_iter()
+            .map(|(key, value)| (key, Some(value)))
+            .chain(withdrawn.into_iter().map(|key| (key, None)))
+            .collect();
     let provider = |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
     // It can be given once and never changed.
     let provider = provider(node).filter(|_| provider(existing).is_none_or(|id| id.is_empty()));

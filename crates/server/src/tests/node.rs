@@ -13,6 +13,7 @@ fn with_node(generation: u64, version: u64, ready: &str) -> NodeSnapshot {
         version,
         node: Arc::new(node),
         json: json.into(),
+        others: mainstay_types::OthersWord::default(),
     })))
 }
 
