@@ -16,6 +16,56 @@ struct Resources {
     cpus: Vec<Cpu>,
     #[serde(default)]
     memory: Vec<Memory>,
+    #[serde(default)]
+    unknown: Unknown,
+}
+
+/// Of what the holders are not known.
+#[derive(Default, Deserialize, Serialize)]
+struct Unknown {
+    cpus: bool,
+    memory: bool,
+    devices: bool,
+    unnamed: Vec<Unnamed>,
+}
+
+/// A container that holds some devices of a resource.
+#[derive(Deserialize, Serialize)]
+struct Unnamed {
+    resource: String,
+    holder: Holder,
+}
+
+impl Unknown {
+    /// Whether nobody knows if a device of this resource, which has no holder, is held.
+    fn device(&self, resource: &str) -> bool {
+        self.devices || self.unnamed.iter().any(|it| it.resource == resource)
+    }
+
+    /// The same of a CPU.
+    fn cpu(&self, cpu: &Cpu) -> bool {
+        self.cpus && cpu.holders.is_empty() && cpu.state == "Shared"
+    }
+
+    /// What is not known, and why, in sentences.
+    fn notes(&self) -> Vec<String> {
+        let parts = [(self.cpus, "CPUs"), (self.memory, "memory"), (self.devices, "devices")];
+        let lost: Vec<_> = parts.into_iter().filter(|(lost, _)| *lost).map(|(_, what)| what).collect();
+        let mut notes = Vec::new();
+        if !lost.is_empty() {
+            notes.push(format!(
+                "Who holds {} is not known: the file that said so was lost, and it waits to be looked up from the containers that run",
+                lost.join(" and ")
+            ));
+        }
+        notes.extend(self.unnamed.iter().map(|Unnamed { resource, holder }| {
+            let (pod, container) = holder.words();
+            format!(
+                "Container {container} of pod {pod} holds devices of {resource}, and the file that said which was lost; nobody else is given any until it has ended"
+            )
+        }));
+        notes
+    }
 }
 
 #[derive(Deserialize, Serialize)]
@@ -86,12 +136,13 @@ pub(crate) async fn run(args: ResourcesArgs, output: &mut Output) -> Result<(), 
     if let Some(format) = args.output {
         return output.data(&resources, format);
     }
+    for note in resources.unknown.notes() {
+        output.note(&note);
+    }
     if args.numa {
         return output.text(&picture(&resources));
     }
-    let mut rows: Vec<_> = resources.devices.iter().map(device_row).collect();
-    rows.extend(cpu_rows(&resources.cpus));
-    rows.extend(memory_rows(&resources.memory));
+    let rows = rows(&resources);
     if rows.is_empty() {
         output.note(
             "Nothing is given out: no device plugin has registered, and CPUs and memory are not managed",
@@ -102,8 +153,18 @@ pub(crate) async fn run(args: ResourcesArgs, output: &mut Output) -> Result<(), 
     output.text(&table.render(&rows, !args.no_headers))
 }
 
-fn none() -> (String, String) {
-    ("<none>".to_owned(), "<none>".to_owned())
+/// Who holds what has no known holder.
+fn nobody(is_unknown: bool) -> (String, String) {
+    let word = if is_unknown { "<unknown>" } else { "<none>" };
+    (word.to_owned(), word.to_owned())
+}
+
+fn rows(resources: &Resources) -> Vec<Vec<String>> {
+    let unknown = &resources.unknown;
+    let mut rows: Vec<_> = resources.devices.iter().map(|device| device_row(device, unknown)).collect();
+    rows.extend(cpu_rows(&resources.cpus, unknown));
+    rows.extend(memory_rows(&resources.memory, unknown));
+    rows
 }
 
 fn list(nodes: &[u32]) -> String {
@@ -111,30 +172,33 @@ fn list(nodes: &[u32]) -> String {
     if nodes.is_empty() { "-".to_owned() } else { nodes.join(",") }
 }
 
-fn device_row(device: &Device) -> Vec<String> {
+fn device_row(device: &Device, unknown: &Unknown) -> Vec<String> {
     let health = if device.healthy { "Healthy" } else { "Unhealthy" };
-    let (pod, container) = device.holder.as_ref().map_or_else(none, Holder::words);
+    let nobody = || nobody(unknown.device(&device.resource));
+    let (pod, container) = device.holder.as_ref().map_or_else(nobody, Holder::words);
     let nodes = list(&device.numa_nodes);
     vec![device.resource.clone(), device.id.clone(), nodes, health.to_owned(), pod, container]
 }
 
 /// CPUs of one node that have the same holder stand in one row.
-fn cpu_rows(cpus: &[Cpu]) -> Vec<Vec<String>> {
-    let mut groups: BTreeMap<(u32, &str, Option<&Holder>), Vec<u32>> = BTreeMap::new();
+fn cpu_rows(cpus: &[Cpu], unknown: &Unknown) -> Vec<Vec<String>> {
+    let mut groups: BTreeMap<(u32, &str, Option<&Holder>), Vec<&Cpu>> = BTreeMap::new();
     for cpu in cpus.iter().filter(|cpu| cpu.state != "Unmanaged") {
         for holder in cpu.holders.iter().map(Some).chain(cpu.holders.is_empty().then_some(None)) {
-            groups.entry((cpu.numa_node, &cpu.state, holder)).or_default().push(cpu.cpu);
+            groups.entry((cpu.numa_node, &cpu.state, holder)).or_default().push(cpu);
         }
     }
-    let row = |((node, state, holder), cpus): ((u32, &str, Option<&Holder>), Vec<u32>)| {
-        let (pod, container) = holder.map_or_else(none, Holder::words);
+    let row = |((node, state, holder), cpus): ((u32, &str, Option<&Holder>), Vec<&Cpu>)| {
+        let nobody = || nobody(cpus.iter().any(|cpu| unknown.cpu(cpu)));
+        let (pod, container) = holder.map_or_else(nobody, Holder::words);
+        let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.cpu).collect();
         vec!["cpu".to_owned(), ranges(&cpus), node.to_string(), state.to_owned(), pod, container]
     };
     groups.into_iter().map(row).collect()
 }
 
 /// What each container holds, and what is left of each node.
-fn memory_rows(memory: &[Memory]) -> Vec<Vec<String>> {
+fn memory_rows(memory: &[Memory], unknown: &Unknown) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for it in memory.iter().filter(|it| it.state != "Unmanaged") {
         let row = |bytes, nodes, state: &str, (pod, container)| {
@@ -145,8 +209,8 @@ fn memory_rows(memory: &[Memory]) -> Vec<Vec<String>> {
             rows.push(row(block.bytes, list(&block.numa_nodes), "Exclusive", block.holder.words()));
         }
         let free = it.allocatable_bytes.saturating_sub(it.held_bytes);
-        rows.push(row(free, it.numa_node.to_string(), "Free", none()));
-        rows.push(row(it.system_reserved_bytes, it.numa_node.to_string(), "Reserved", none()));
+        rows.push(row(free, it.numa_node.to_string(), "Free", nobody(unknown.memory)));
+        rows.push(row(it.system_reserved_bytes, it.numa_node.to_string(), "Reserved", nobody(false)));
     }
     rows
 }
@@ -202,6 +266,7 @@ fn picture(resources: &Resources) -> String {
         for cpu in resources.cpus.iter().filter(|cpu| cpu.numa_node == node) {
             let sign = of(cpu.holders.last()).unwrap_or_else(|| {
                 match cpu.state.as_str() {
+                    _ if resources.unknown.cpu(cpu) => "?",
                     "Reserved" => "#",
                     "Shared" => "=",
                     _ => "",
@@ -230,31 +295,35 @@ fn picture(resources: &Resources) -> String {
             if it.state != "Unmanaged" {
                 parts.push(format!("# {}", amount(it.system_reserved_bytes)));
                 parts.extend(held);
+                parts.extend(resources.unknown.memory.then(|| "?".to_owned()));
             }
             writeln!(out, "  {:<10}{}", it.kind, parts.join("  ")).ok();
         }
-        devices(&mut out, resources.devices.iter().filter(|it| it.numa_nodes.contains(&node)), &of);
+        devices(&mut out, resources, |it| it.numa_nodes.contains(&node), &of);
     }
     if resources.devices.iter().any(|device| device.numa_nodes.is_empty()) {
         writeln!(out, "no NUMA node").ok();
-        devices(&mut out, resources.devices.iter().filter(|it| it.numa_nodes.is_empty()), &of);
+        devices(&mut out, resources, |it| it.numa_nodes.is_empty(), &of);
     }
     for (holder, mark) in &marks {
         let (pod, container) = holder.words();
         writeln!(out, "{mark}  {pod} {container}").ok();
     }
-    out.push_str("#  reserved   =  shared\n");
+    out.push_str("#  reserved   =  shared");
+    out.push_str(if resources.unknown.notes().is_empty() { "\n" } else { "   ?  not known whose\n" });
     out
 }
 
-fn devices<'a>(
+fn devices(
     out: &mut String,
-    devices: impl Iterator<Item = &'a Device>,
+    resources: &Resources,
+    is_wanted: impl Fn(&Device) -> bool,
     of: &dyn Fn(Option<&Holder>) -> Option<String>,
 ) {
     let mut by_resource: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for device in devices {
-        let sign = of(device.holder.as_ref()).unwrap_or_default();
+    for device in resources.devices.iter().filter(|device| is_wanted(device)) {
+        let is_unknown = device.holder.is_none() && resources.unknown.device(&device.resource);
+        let sign = if is_unknown { "?".to_owned() } else { of(device.holder.as_ref()).unwrap_or_default() };
         let health = if device.healthy { "" } else { "!" };
         by_resource.entry(&device.resource).or_default().push(format!("{}{health}{sign}", device.id));
     }

@@ -1,7 +1,7 @@
 //! Who calls, and how often each may: limits are everybody's own, so that one who asks too much takes nothing from others.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,14 +13,14 @@ use crate::wire::{Code, Status};
 
 /// Connections that a socket has at once.
 const MAX_CONNECTIONS: usize = 1024;
-/// Those of one peer.
-const MAX_PEER_CONNECTIONS: usize = 512;
 /// Streams of one peer.
 const MAX_PEER_STREAMS: usize = 512;
 /// Streams of all of them.
 const MAX_STREAMS: usize = 2048;
 /// Different field masks that a peer uses at a time: each is work for every pod.
 const MAX_PEER_MASKS: usize = 8;
+/// Those of all of them; one that several use is one.
+pub(crate) const MAX_MASKS: usize = 32;
 /// How long a mask counts as used.
 const MASK_MEMORY: Duration = Duration::from_secs(60);
 /// Refused calls of one peer of which the rest is waited for: as many as a connection may have open.
@@ -131,15 +131,23 @@ struct UsedMask {
     streams: usize,
 }
 
+/// Whether one who has so many of what there is `most` of, where `taken` are, may have another: nobody has more than is still free. So one takes half
+/// of all at most, the next half of what is left, and whoever comes after them finds something.
+const fn leaves_enough(own: usize, taken: usize, most: usize) -> bool {
+    own < most.saturating_sub(taken)
+}
+
 impl Peers {
     pub(crate) fn new(rate: Rate) -> Self {
         Self { rate, known: Mutex::default() }
     }
 
-    /// A place for a connection; `None` when the peer, or all together, have too many.
+    /// A place for a connection; `None` when the peer has as many as are free, or none is.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer, now: Instant) -> Option<Place> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.values().map(|known| known.connections).sum::<usize>() >= MAX_CONNECTIONS {
+        let taken = known.values().map(|known| known.connections).sum();
+        let own = known.get(&peer).map_or(0, |known| known.connections);
+        if !leaves_enough(own, taken, MAX_CONNECTIONS) {
             return None;
         }
         if known.len() > MAX_IDLE_PEERS && !known.contains_key(&peer) {
@@ -157,22 +165,19 @@ impl Peers {
             masks: Vec::new(),
             refusals: 0,
         });
-        if entry.connections >= MAX_PEER_CONNECTIONS {
-            return None;
-        }
         entry.connections += 1;
         drop(known);
         Some(Place { peers: Arc::clone(self), peer })
     }
 
-    /// A place for a stream; `None` when the peer, or all together, have too many. A field mask, which the peer may use, is used as long as the
-    /// stream is open.
+    /// A place for a stream; `None` when the peer has too many, or as many as are free. A field mask, which the peer may use, is used as long as
+    /// the stream is open.
     fn enter_stream(self: &Arc<Self>, peer: &Peer, mask: Option<u64>) -> Option<StreamPlace> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.values().map(|known| known.streams).sum::<usize>() >= MAX_STREAMS {
-            return None;
-        }
-        let own = known.get_mut(peer).filter(|known| known.streams < MAX_PEER_STREAMS)?;
+        let taken = known.values().map(|known| known.streams).sum();
+        let own = known
+            .get_mut(peer)
+            .filter(|own| own.streams < MAX_PEER_STREAMS && leaves_enough(own.streams, taken, MAX_STREAMS))?;
         own.streams += 1;
         if let Some(used) = own.masks.iter_mut().find(|it| Some(it.print) == mask) {
             used.streams += 1;
@@ -200,20 +205,29 @@ impl Peers {
         Some(RefusalPlace { peers: Arc::clone(self), peer: peer.clone() })
     }
 
-    /// Whether the peer may use this field mask beside those that it uses.
-    fn take_mask(&self, peer: &Peer, print: u64, now: Instant) -> bool {
+    /// Whether the peer may use this field mask beside those that it uses, and others use.
+    fn take_mask(&self, peer: &Peer, print: u64, now: Instant) -> Result<(), MaskRefusal> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(own) = known.get_mut(peer) else { return false };
-        own.masks.retain(|it| it.streams > 0 || now.saturating_duration_since(it.used) < MASK_MEMORY);
+        let Some(own) = known.get_mut(peer) else { return Err(MaskRefusal::Own) };
+        own.masks.retain(|it| it.is_used(now));
         if let Some(used) = own.masks.iter_mut().find(|it| it.print == print) {
             used.used = now;
-            return true;
+            return Ok(());
         }
-        let has_room = own.masks.len() < MAX_PEER_MASKS;
-        if has_room {
+        let count = own.masks.len();
+        if count >= MAX_PEER_MASKS {
+            return Err(MaskRefusal::Own);
+        }
+        let used = known.values().flat_map(|known| &known.masks).filter(|it| it.is_used(now));
+        let used: HashSet<u64> = used.map(|it| it.print).collect();
+        // One that another uses is no more work.
+        if !used.contains(&print) && !leaves_enough(count, used.len(), MAX_MASKS) {
+            return Err(MaskRefusal::All);
+        }
+        if let Some(own) = known.get_mut(peer) {
             own.masks.push(UsedMask { print, used: now, streams: 0 });
         }
-        has_room
+        Ok(())
     }
 
     /// Whether the peer may ask once more.
@@ -228,6 +242,21 @@ impl Peers {
         }
         has
     }
+}
+
+impl UsedMask {
+    fn is_used(&self, now: Instant) -> bool {
+        self.streams > 0 || now.saturating_duration_since(self.used) < MASK_MEMORY
+    }
+}
+
+/// Why a field mask may not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MaskRefusal {
+    /// The peer uses too many.
+    Own,
+    /// It uses as many as are left, or none is.
+    All,
 }
 
 impl Known {
@@ -257,7 +286,7 @@ impl Place {
     pub(crate) fn enter_stream(&self, mask: Option<MaskPrint>) -> Result<StreamPlace, Status> {
         self.peers.enter_stream(&self.peer, mask.map(|MaskPrint(print)| print)).ok_or_else(|| {
             let message = format!(
-                "too many streams: a caller may have {MAX_PEER_STREAMS} open, all callers together {MAX_STREAMS}"
+                "too many streams: a caller may have {MAX_PEER_STREAMS} open, all callers together {MAX_STREAMS}, and none more than are still free"
             );
             Status::new(Code::ResourceExhausted, message)
         })
@@ -274,12 +303,15 @@ impl Place {
     /// What to say when it may not.
     pub(crate) fn may_mask(&self, mask: &[u8]) -> Result<MaskPrint, Status> {
         let print = fnv1a_64(mask);
-        if self.peers.take_mask(&self.peer, print, Instant::now()) {
-            return Ok(MaskPrint(print));
-        }
-        let message = format!(
-            "too many different field masks: a caller may use {MAX_PEER_MASKS} a minute, those of open streams among them"
-        );
+        let message = match self.peers.take_mask(&self.peer, print, Instant::now()) {
+            Ok(()) => return Ok(MaskPrint(print)),
+            Err(MaskRefusal::Own) => format!(
+                "too many different field masks: a caller may use {MAX_PEER_MASKS} a minute, those of open streams among them"
+            ),
+            Err(MaskRefusal::All) => format!(
+                "too many different field masks: all callers together may use {MAX_MASKS} a minute, those of open streams among them, and none more than are still free; one that another caller uses does not count"
+            ),
+        };
         Err(Status::new(Code::ResourceExhausted, message))
     }
 }
@@ -350,7 +382,7 @@ mod tests {
 
         let used = |peer: u32, masks: std::ops::Range<u64>, after: u64| {
             let now = now + Duration::from_secs(after);
-            masks.filter(|mask| peers.take_mask(&Peer::User(peer), *mask, now)).count()
+            masks.filter(|mask| peers.take_mask(&Peer::User(peer), *mask, now).is_ok()).count()
         };
         assert_eq!(used(1, 0..100, 0), MAX_PEER_MASKS);
         assert_eq!(used(1, 0..100, 30), MAX_PEER_MASKS, "the same ones");
@@ -360,13 +392,43 @@ mod tests {
     }
 
     #[test]
+    fn streams_and_masks_are_bounded_for_all() {
+        let peers = Arc::new(Peers::new(Rate::default()));
+        let now = Instant::now();
+        let places: Vec<_> = (0..12).map(|user| peers.enter(Peer::User(user), now).unwrap()).collect();
+        let mut streams = Vec::new();
+        let mut counts = Vec::new();
+        for place in &places[..6] {
+            let taken: Vec<_> = (0..1000).filter_map(|_| place.enter_stream(None).ok()).collect();
+            counts.push(taken.len());
+            streams.extend(taken);
+        }
+        assert_eq!(counts, [512, 512, 512, 256, 128, 64]);
+        assert!(places[6].enter_stream(None).is_ok(), "whatever the others have");
+
+        let take = |peer: u32, mask: u64, at: Instant| peers.take_mask(&Peer::User(peer), mask, at);
+        let different = |peer: u32, at: Instant| {
+            let masks = u64::from(peer) * 1000..u64::from(peer) * 1000 + 100;
+            masks.filter(|mask| take(peer, *mask, at).is_ok()).count()
+        };
+        let counts: Vec<_> = (0..8).map(|peer| different(peer, now)).collect();
+        assert_eq!(counts, [8, 8, 8, 4, 2, 1, 1, 0]);
+        assert_eq!(take(0, 1, now), Ok(()), "it uses that one");
+        assert_eq!(take(0, 99, now), Err(MaskRefusal::Own));
+        assert_eq!(take(9, 9999, now), Err(MaskRefusal::All));
+        assert_eq!(take(9, 0, now), Ok(()), "what another uses costs nothing");
+        let later = now + MASK_MEMORY;
+        assert_eq!(take(9, 9999, later), Ok(()), "the others are a minute old");
+    }
+
+    #[test]
     fn the_masks_of_open_streams_are_used() {
         let peers = Arc::new(Peers::new(Rate::default()));
         let (start, peer) = (Instant::now(), Peer::User(1));
         let _place = peers.enter(peer.clone(), start).unwrap();
         let late = |seconds: u64| start + Duration::from_secs(seconds);
         let used = |masks: std::ops::Range<u64>, at: u64| {
-            masks.filter(|mask| peers.take_mask(&peer, *mask, late(at))).count()
+            masks.filter(|mask| peers.take_mask(&peer, *mask, late(at)).is_ok()).count()
         };
         assert_eq!(used(0..5, 0), 5);
         let streams: Vec<_> = (0..5).map(|mask| peers.enter_stream(&peer, Some(mask)).unwrap()).collect();
@@ -450,11 +512,21 @@ mod tests {
         let now = Instant::now();
         let enter = |peer: u32| peers.enter(Peer::User(peer), now);
         let mut places: Vec<_> = (0..2000).filter_map(|_| enter(1)).collect();
-        assert_eq!(places.len(), MAX_PEER_CONNECTIONS);
-        assert!(enter(2).is_some());
-        places.extend((0..2000).filter_map(|_| enter(3)));
+        assert_eq!(places.len(), MAX_CONNECTIONS / 2);
+        // Whoever else takes what he can leaves something to the next.
+        for (peer, most) in [(2, 256), (3, 128), (4, 64)] {
+            let before = places.len();
+            places.extend((0..2000).filter_map(|_| enter(peer)));
+            assert_eq!(places.len() - before, most, "{peer}");
+        }
+        assert!(enter(1).is_none() && enter(2).is_none());
+        let modest: Vec<_> = (100..110).map(|peer| enter(peer).unwrap()).collect();
+        drop(modest);
+        // Only as many callers as there are places have all of them.
+        places.clear();
+        places.extend((0..2000).filter_map(enter));
         assert_eq!(places.len(), MAX_CONNECTIONS);
-        assert!(enter(2).is_none());
+        assert!(enter(5000).is_none());
         places.clear();
         for user in 0..10_000 {
             drop(enter(user));

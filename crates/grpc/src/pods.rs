@@ -1,13 +1,14 @@
 //! `v1alpha1.Pods`: this node's pods, whole, as a list and as events.
 //!
 //! A pod is encoded once, when somebody first wants it, and sent to all who do. Watchers are told by one feed: each has a queue of
-//! steps, a step being all that changed from one snapshot to the next; whose queue is full is let go, so that nobody waits for
-//! him and nothing piles up.
+//! steps, a step being all that changed from one snapshot to the next; whose queue is full is let go with all that waits for him, so that
+//! nobody waits for him and nothing piles up. However many do not read, for all of them no more is kept than what there was during the last
+//! hundred steps, and for each the event that he is being sent.
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    fmt, mem,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -21,10 +22,13 @@ use mainstay_proto::{
 use mainstay_snapshot::SnapshotReader;
 use mainstay_types::{Counters, NodeSnapshot, PodExt, PodView};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
-use tokio::sync::mpsc;
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
 
 use crate::{
-    metrics, ready,
+    metrics,
+    peer::MAX_MASKS,
+    ready,
     wire::{Answer, Code, Status, framed, put_prefix},
 };
 
@@ -36,8 +40,8 @@ const QUEUE: usize = 100;
 const PIECE: usize = 16 << 10;
 /// What an event may have beside its pod.
 const MOST_OF_HEAD: usize = 16;
-/// Masks for which a pod's bytes are kept: as many as four callers may use. What a mask lets through is small.
-const KEPT_MASKS: usize = 32;
+/// Bytes that are kept of a pod for those who ask with masks, beside the newest; one that was let go is made anew for whoever asks.
+const KEPT_MASKED: usize = 16 << 10;
 /// How long encoded pods are kept after somebody asked, if nobody watches.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -51,7 +55,7 @@ pub(crate) struct Pods {
 struct Feed {
     /// The newest that somebody wanted.
     list: Option<Arc<List>>,
-    watchers: Vec<mpsc::Sender<Arc<Step>>>,
+    watchers: Vec<Weak<Queue>>,
     used: Instant,
     closed: bool,
 }
@@ -62,15 +66,18 @@ struct List {
     /// By UID.
     entries: Vec<Arc<Entry>>,
     /// All of them as an answer.
-    whole: OnceLock<Bytes>,
+    whole: OnceLock<Encoded>,
 }
 
 /// A pod and its bytes.
 struct Entry {
     view: Arc<PodView>,
-    whole: OnceLock<Bytes>,
-    masked: Mutex<VecDeque<(Mask, Bytes)>>,
+    whole: OnceLock<Encoded>,
+    masked: Mutex<VecDeque<(Arc<Mask>, Bytes)>>,
 }
+
+/// Bytes, unless they cannot be made: then that is told, and not a pod with nothing in it.
+type Encoded = Result<Bytes, Status>;
 
 /// From one list to the next.
 struct Step {
@@ -90,7 +97,7 @@ pub(crate) fn masks(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The mask that a call's metadata names.
-pub(crate) fn mask(headers: &HeaderMap) -> Result<Option<Mask>, Status> {
+pub(crate) fn mask(headers: &HeaderMap) -> Result<Option<Arc<Mask>>, Status> {
     let mut paths: Vec<&str> = Vec::new();
     for value in headers.get_all(FIELD_MASK) {
         let text = value.to_str();
@@ -100,7 +107,10 @@ pub(crate) fn mask(headers: &HeaderMap) -> Result<Option<Mask>, Status> {
         return Ok(None);
     }
     let mask = Mask::parse(&paths.join(","));
-    mask.map(Some).map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))
+    match mask {
+        Ok(mask) => Ok(Some(Arc::new(mask))),
+        Err(error) => Err(Status::new(Code::InvalidArgument, error.to_string())),
+    }
 }
 
 impl Pods {
@@ -121,33 +131,34 @@ impl Pods {
         Ok(feed.advance(&snapshot, &self.counters))
     }
 
-    pub(crate) fn list(&self, mask: Option<&Mask>) -> Result<Answer, Status> {
+    pub(crate) fn list(&self, mask: Option<&Arc<Mask>>) -> Result<Answer, Status> {
         let list = self.newest(&mut self.feed())?;
-        Ok(Answer::One(match mask {
+        let answer = match mask {
             None => list.whole.get_or_init(|| list.answer(None)).clone(),
             mask => list.answer(mask),
-        }))
+        };
+        answer.map(Answer::One)
     }
 
-    pub(crate) fn get(&self, uid: &str, mask: Option<&Mask>) -> Result<Answer, Status> {
+    pub(crate) fn get(&self, uid: &str, mask: Option<&Arc<Mask>>) -> Result<Answer, Status> {
         let list = self.newest(&mut self.feed())?;
         let found = list.entries.iter().find(|entry| entry.view.uid.as_str() == uid);
         let entry =
             found.ok_or_else(|| Status::new(Code::NotFound, format!("pod with UID {uid} not found")))?;
-        Ok(Answer::One(framed(&GetPodResponse { pod: entry.bytes(mask) })))
+        Ok(Answer::One(framed(&GetPodResponse { pod: entry.bytes(mask)? })))
     }
 
-    pub(crate) fn watch(&self, mask: Option<Mask>) -> Result<Answer, Status> {
+    pub(crate) fn watch(&self, mask: Option<Arc<Mask>>) -> Result<Answer, Status> {
         let mut feed = self.feed();
         let list = self.newest(&mut feed)?;
         if feed.closed {
             return Err(closed());
         }
-        let (sender, steps) = mpsc::channel(QUEUE);
-        feed.watchers.retain(|watcher| !watcher.is_closed());
-        feed.watchers.push(sender);
+        let queue = Arc::new(Queue::new(list));
+        feed.watchers.retain(|watcher| watcher.strong_count() > 0);
+        feed.watchers.push(Arc::downgrade(&queue));
         drop(feed);
-        let watcher = Watcher { initial: Some((list, 0)), steps, step: None, pieces: VecDeque::new(), mask };
+        let watcher = Watcher { queue, told: 0, pieces: VecDeque::new(), mask };
         Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let piece = watcher.next().await;
             Some((piece, watcher))
@@ -174,7 +185,9 @@ impl Pods {
     pub(crate) fn close(&self) {
         let mut feed = self.feed();
         feed.closed = true;
-        feed.watchers.clear();
+        for queue in mem::take(&mut feed.watchers).iter().filter_map(Weak::upgrade) {
+            queue.close();
+        }
     }
 }
 
@@ -203,13 +216,13 @@ impl Feed {
         self.list = Some(Arc::clone(&list));
         if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
             let step = Arc::new(step);
-            self.watchers.retain(|watcher| match watcher.try_send(Arc::clone(&step)) {
-                Ok(()) => true,
-                Err(mpsc::error::TrySendError::Full(_)) => {
+            self.watchers.retain(|watcher| {
+                let Some(queue) = watcher.upgrade() else { return false };
+                let has_room = queue.push(&step);
+                if !has_room {
                     counters.add(metrics::PODS_DROPPED, &[]);
-                    false
                 }
-                Err(mpsc::error::TrySendError::Closed(_)) => false,
+                has_room
             });
         }
         list
@@ -258,8 +271,9 @@ fn remains(view: &PodView) -> Bytes {
 
 impl List {
     /// `ListPodsResponse` with its prefix.
-    fn answer(&self, mask: Option<&Mask>) -> Bytes {
-        let pods: Vec<Bytes> = self.entries.iter().map(|entry| entry.bytes(mask)).collect();
+    fn answer(&self, mask: Option<&Arc<Mask>>) -> Encoded {
+        let pods: Vec<Bytes> =
+            self.entries.iter().map(|entry| entry.bytes(mask)).collect::<Result<_, _>>()?;
         let length = pods.iter().map(|pod| field_len(pod.len())).sum();
         let mut out = BytesMut::with_capacity(length + 5);
         put_prefix(&mut out, length);
@@ -267,7 +281,7 @@ impl List {
             put_field(&mut out, 1, pod.len());
             out.extend_from_slice(&pod);
         }
-        out.freeze()
+        Ok(out.freeze())
     }
 }
 
@@ -298,98 +312,188 @@ impl Entry {
         Self { view, whole: OnceLock::new(), masked: Mutex::default() }
     }
 
-    fn bytes(&self, mask: Option<&Mask>) -> Bytes {
+    fn bytes(&self, mask: Option<&Arc<Mask>>) -> Encoded {
         let Some(mask) = mask else {
-            return self.whole.get_or_init(|| self.encode(None)).clone();
+            let told = |status: &Status| tracing::error!(pod = %self.view.full_name, "{}", status.message);
+            return self.whole.get_or_init(|| self.encode(None).inspect_err(told)).clone();
         };
         let mut kept = self.masked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|(of, _)| of == mask) {
             // The one that was not asked for longest goes first.
             let found = kept.remove(at);
             kept.extend(found);
-            return kept.back().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
+            return Ok(kept.back().map(|(_, bytes)| bytes.clone()).unwrap_or_default());
         }
-        let bytes = self.encode(Some(mask));
-        if kept.len() == KEPT_MASKS {
-            kept.pop_front();
+        let bytes = self.encode(Some(mask))?;
+        kept.push_back((Arc::clone(mask), bytes.clone()));
+        let mut size: usize = kept.iter().map(|(_, bytes)| bytes.len()).sum();
+        while kept.len() > MAX_MASKS || kept.len() > 1 && size > KEPT_MASKED {
+            size -= kept.pop_front().map_or(0, |(_, bytes)| bytes.len());
         }
-        kept.push_back((mask.clone(), bytes.clone()));
-        bytes
+        Ok(bytes)
     }
 
-    fn encode(&self, mask: Option<&Mask>) -> Bytes {
-        // What the snapshot made is JSON.
-        let pod = serde_json::from_slice(&self.view.json).unwrap_or_default();
-        encode_pod(&pod, mask).into()
+    fn encode(&self, mask: Option<&Mask>) -> Encoded {
+        // What the snapshot made is an object in JSON. Of anything else nobody may be told that it is a pod with nothing in it.
+        match serde_json::from_slice::<Map<String, Value>>(&self.view.json) {
+            Ok(pod) => Ok(encode_pod(&Value::Object(pod), mask).into()),
+            Err(error) => {
+                let uid = self.view.uid.as_str();
+                let message =
+                    format!("the pod with UID {uid} cannot be read as JSON, which is a bug: {error}");
+                Err(Status::new(Code::Internal, message))
+            }
+        }
+    }
+}
+
+/// What waits for a watcher. Beside it, and not in it, because whoever does not read is not asked for more: the feed takes away what was kept for him.
+struct Queue {
+    waiting: Mutex<Waiting>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// What was there when the watch began, until all of it is told.
+    initial: Option<Arc<List>>,
+    /// What has changed since, the first of them until all of it is told.
+    steps: VecDeque<Arc<Step>>,
+    /// Nothing more will come.
+    closed: bool,
+}
+
+/// What waits longest.
+enum First {
+    Initial(Arc<List>),
+    Step(Arc<Step>),
+    Nothing,
+    Closed,
+}
+
+impl Queue {
+    fn new(list: Arc<List>) -> Self {
+        let waiting = Waiting { initial: Some(list), ..Waiting::default() };
+        Self { waiting: Mutex::new(waiting), news: Notify::new() }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there was room. If not, it is closed and nothing waits in it any more: the watcher has to begin anew whatever he is told of it.
+    fn push(&self, step: &Arc<Step>) -> bool {
+        let mut waiting = self.waiting();
+        let has_room = waiting.steps.len() < QUEUE;
+        if has_room {
+            waiting.steps.push_back(Arc::clone(step));
+        } else {
+            *waiting = Waiting { closed: true, ..Waiting::default() };
+        }
+        drop(waiting);
+        self.news.notify_one();
+        has_room
+    }
+
+    /// What waits is told before the end.
+    fn close(&self) {
+        self.waiting().closed = true;
+        self.news.notify_one();
+    }
+
+    fn first(&self) -> First {
+        let waiting = self.waiting();
+        match (&waiting.initial, waiting.steps.front()) {
+            (Some(list), _) => First::Initial(Arc::clone(list)),
+            (None, Some(step)) => First::Step(Arc::clone(step)),
+            (None, None) if waiting.closed => First::Closed,
+            (None, None) => First::Nothing,
+        }
+    }
+
+    /// All of the first is told.
+    fn pop(&self) {
+        let mut waiting = self.waiting();
+        if waiting.initial.take().is_none() {
+            waiting.steps.pop_front();
+        }
     }
 }
 
 /// A watch.
 struct Watcher {
-    /// What was there when it began, and how much of it has been told.
-    initial: Option<(Arc<List>, usize)>,
-    steps: mpsc::Receiver<Arc<Step>>,
-    /// The step that is being told, and how much of it has been.
-    step: Option<(Arc<Step>, usize)>,
+    queue: Arc<Queue>,
+    /// How many pods, or changes, of the first in the queue have been told.
+    told: usize,
     /// Yet to be sent.
     pieces: VecDeque<Bytes>,
-    mask: Option<Mask>,
+    mask: Option<Arc<Mask>>,
 }
 
 impl Watcher {
     /// The next piece of the stream. Cancel safe: only the wait for another step is waited for.
-    async fn next(&mut self) -> Result<Bytes, Status> {
+    async fn next(&mut self) -> Encoded {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
                 return Ok(piece);
             }
-            if self.initial.is_some() {
-                self.begin();
-            } else if let Some((step, at)) = &mut self.step {
-                let mask = self.mask.as_ref();
-                let event = match step.changes.get(*at) {
-                    Some(Change::Added(entry)) => Some((EventType::Added, entry.bytes(mask))),
-                    Some(Change::Deleted(remains)) => Some((EventType::Deleted, remains.clone())),
-                    Some(Change::Modified { before, after }) => {
-                        let bytes = after.bytes(mask);
-                        // Of what is masked out nothing is told.
-                        let told = mask.is_some() && before.bytes(mask) == bytes;
-                        (!told).then_some((EventType::Modified, bytes))
-                    }
-                    None => {
-                        self.step = None;
-                        continue;
-                    }
-                };
-                *at += 1;
-                if let Some((kind, pod)) = event {
-                    self.event(kind, pod);
-                }
-            } else {
-                let step = self.steps.recv().await.ok_or_else(closed)?;
-                self.step = Some((step, 0));
+            match self.queue.first() {
+                First::Initial(list) => self.begin(&list)?,
+                First::Step(step) => self.go_on(&step)?,
+                // What comes between the look and the wait ends the wait at once.
+                First::Nothing => self.queue.news.notified().await,
+                First::Closed => return Err(closed()),
             }
         }
     }
 
     /// The next piece of what was there at the beginning. Events are put together, because each piece is a frame and a turn of the
     /// connection, and by copies, because a piece that is shared would keep a whole list alive for whoever does not read it.
-    fn begin(&mut self) {
-        let Some((list, at)) = &mut self.initial else { return };
+    fn begin(&mut self, list: &List) -> Result<(), Status> {
         let mut piece = BytesMut::with_capacity(PIECE);
-        while let Some(entry) = list.entries.get(*at) {
-            let pod = entry.bytes(self.mask.as_ref());
+        while let Some(entry) = list.entries.get(self.told) {
+            let pod = entry.bytes(self.mask.as_ref())?;
             if !piece.is_empty() && piece.len() + MOST_OF_HEAD + pod.len() > PIECE {
                 self.pieces.push_back(piece.freeze());
-                return;
+                return Ok(());
             }
-            *at += 1;
+            self.told += 1;
             put_event(&mut piece, EventType::Added, pod.len());
             piece.extend_from_slice(&pod);
         }
         put_event(&mut piece, EventType::InitialSyncComplete, 0);
         self.pieces.push_back(piece.freeze());
-        self.initial = None;
+        self.over();
+        Ok(())
+    }
+
+    /// The next change of a step, if there is one that the mask lets through.
+    fn go_on(&mut self, step: &Step) -> Result<(), Status> {
+        let mask = self.mask.as_ref();
+        let event = match step.changes.get(self.told) {
+            Some(Change::Added(entry)) => Some((EventType::Added, entry.bytes(mask)?)),
+            Some(Change::Deleted(remains)) => Some((EventType::Deleted, remains.clone())),
+            Some(Change::Modified { before, after }) => {
+                let bytes = after.bytes(mask)?;
+                // Of what is masked out nothing is told.
+                let told = mask.is_some() && before.bytes(mask).is_ok_and(|before| before == bytes);
+                (!told).then_some((EventType::Modified, bytes))
+            }
+            None => None,
+        };
+        self.told += 1;
+        if self.told >= step.changes.len() {
+            self.over();
+        }
+        if let Some((kind, pod)) = event {
+            self.event(kind, pod);
+        }
+        Ok(())
+    }
+
+    fn over(&mut self) {
+        self.told = 0;
+        self.queue.pop();
     }
 
     /// What is this watcher's own, then the bytes that all share.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mainstay_types::{Assignments, ContainerAssignment, CpuPlace, HeldDevice, NodeSnapshot, PodUid};
+use mainstay_types::{Assignments, ContainerAssignment, CpuPlace, HeldDevice, NodeSnapshot, PodUid, Unknown};
 use serde::Serialize;
 
 use crate::{
@@ -18,6 +18,7 @@ pub(crate) fn resources(app: &App) -> Answer {
         devices: devices(&snapshot, &assignments),
         cpus: cpus(&snapshot, &assignments),
         memory: memory(&snapshot, &assignments),
+        unknown: unknown(&snapshot, &assignments.unknown),
     })
 }
 
@@ -26,6 +27,23 @@ struct Resources {
     devices: Vec<Device>,
     cpus: Vec<Cpu>,
     memory: Vec<Memory>,
+    unknown: NotKnown,
+}
+
+/// Of what the holders are not known: nothing, but after a state file was lost. What has no holder above may be held all the same.
+#[derive(Serialize)]
+struct NotKnown {
+    cpus: bool,
+    memory: bool,
+    devices: bool,
+    unnamed: Vec<Unnamed>,
+}
+
+/// A container that holds devices of a resource, and nobody can name which.
+#[derive(Serialize)]
+struct Unnamed {
+    resource: String,
+    holder: Holder,
 }
 
 /// A CPU that is online.
@@ -95,6 +113,15 @@ fn holder(snapshot: &NodeSnapshot, uid: &PodUid, container: &str) -> Holder {
         uid: uid.as_str().to_owned(),
         container: container.to_owned(),
     }
+}
+
+fn unknown(snapshot: &NodeSnapshot, unknown: &Unknown) -> NotKnown {
+    let Unknown { cpus, memory, devices, ref unnamed } = *unknown;
+    let unnamed = unnamed.iter().map(|it| Unnamed {
+        resource: it.resource.to_string(),
+        holder: holder(snapshot, &it.pod, &it.container),
+    });
+    NotKnown { cpus, memory, devices, unnamed: unnamed.collect() }
 }
 
 /// What containers hold, pods in the order of their UIDs.
@@ -187,4 +214,32 @@ fn devices(snapshot: &NodeSnapshot, assignments: &Assignments) -> Vec<Device> {
         }
     }
     all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mainstay_types::{ObservedState, UnnamedDevices};
+
+    use super::*;
+
+    #[test]
+    fn who_is_not_known_is_told_of() {
+        let node =
+            NodeSnapshot::new(1, "n".into(), Vec::new(), Arc::default(), Arc::new(ObservedState::unread()));
+        let told = |of: &Unknown| serde_json::to_value(unknown(&node, of)).unwrap();
+        let nothing = serde_json::json!({"cpus": false, "memory": false, "devices": false, "unnamed": []});
+        assert_eq!(told(&Unknown::default()), nothing);
+        let unnamed = UnnamedDevices { pod: "uid".into(), container: "c".into(), resource: "a.com/x".into() };
+        let some = Unknown { cpus: true, unnamed: vec![unnamed], ..Unknown::default() };
+        let holder = serde_json::json!({"namespace": "", "pod": "", "uid": "uid", "container": "c"});
+        assert_eq!(
+            told(&some),
+            serde_json::json!({
+                "cpus": true, "memory": false, "devices": false,
+                "unnamed": [{"resource": "a.com/x", "holder": holder}],
+            })
+        );
+    }
 }

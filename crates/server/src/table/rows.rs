@@ -637,7 +637,7 @@ pub(crate) static ROUTES: &[Route] = &[
         answers: &[
             ok(
                 JSON,
-                "`{\"devices\":[DEVICE…],\"cpus\":[CPU…],\"memory\":[MEMORY…]}`: healthy devices and held ones, CPUs that are online, memory by NUMA node, each with who holds it.",
+                "`{\"devices\":[DEVICE…],\"cpus\":[CPU…],\"memory\":[MEMORY…],\"unknown\":UNKNOWN}`: healthy devices and held ones, CPUs that are online, memory by NUMA node, each with who holds it; and of what the holders are not known, because a state file was lost.",
             ),
             NOT_READY,
         ],
