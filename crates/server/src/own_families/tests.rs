@@ -1,4 +1,6 @@
-use mainstay_types::{DesiredPod, DesiredState, ObservedState, PodView};
+use std::collections::BTreeSet;
+
+use mainstay_types::{DesiredPod, DesiredState, ObservedState, PodSource, PodStage, PodView};
 
 use super::*;
 
@@ -10,7 +12,9 @@ fn in_the_order_of_their_names() {
         "# HELP a x\n# TYPE a gauge\na{l=\"# HELP \"} 1\n# HELP b x\n# TYPE b gauge\nb 1\n# HELP c x\nc 1\n";
     assert_eq!(in_order(text), expected);
     assert_eq!(in_order(""), "");
-    assert!(FAMILIES.iter().map(|family| family.name).is_sorted());
+    assert!(TABLES.iter().all(|table| table.iter().map(|family| family.name).is_sorted()));
+    let names: BTreeSet<_> = families().map(|family| family.name).collect();
+    assert_eq!(names.len(), families().count(), "none is in two tables");
 }
 
 #[test]
