@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use crate::{
     Plan,
     agent::{Kind, kib_to_mb},
-    pods, process,
-    targets::Target,
+    grpc, pods, process,
+    targets::{self, Target},
 };
 
 /// Where requests of nodes are counted.
@@ -43,6 +43,9 @@ pub(crate) struct ClusterFigures {
     pub(crate) cpu: Duration,
     /// Resident memory then, in KiB.
     pub(crate) rss_kib: u64,
+    /// The API server stopped, SIGKILL and start → everything complete; and answers before that were not. mainstay's alone: upstream's
+    /// agent knows nothing of its pods then.
+    pub(crate) away: Option<(Duration, usize)>,
     /// What all clients asked for meanwhile, by verb and resource: the most of it first.
     pub(crate) by_kind: Vec<(String, u64)>,
 }
@@ -64,7 +67,7 @@ pub(crate) fn both(plan: &Plan) -> Result<Clustered> {
 fn measure(plan: &Plan, kind: Kind) -> Result<ClusterFigures> {
     let containerd = Containerd::start(plan.flavor)?;
     containerd.make_bridge()?;
-    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let mut plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
     let clients = containerd.dir().join("clients.crt");
     fs::write(&clients, &plane.authority().pem)?;
     let (address, kubeconfig) = (containerd.gateway(), plane.node_kubeconfig("node")?);
@@ -79,7 +82,7 @@ fn measure(plan: &Plan, kind: Kind) -> Result<ClusterFigures> {
         Kind::Mainstay => builder.program(&plan.mainstay),
         Kind::Upstream => builder.upstream(),
     };
-    let node = builder.start()?;
+    let mut node = builder.start()?;
     let pid = node.pid().context("the agent has ended")?;
     until("the node to be Ready", || {
         let answer = plane.send("GET", NODE, None)?.text();
@@ -119,7 +122,8 @@ fn measure(plan: &Plan, kind: Kind) -> Result<ClusterFigures> {
         .filter(|(_, count)| *count >= 10)
         .collect();
     by_kind.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let figures = ClusterFigures {
+    let mut figures = ClusterFigures {
+        away: None,
         ready,
         requests: f64::from(u32::try_from(asked)?) / f64::from(u32::try_from(plan.cluster.max(1))?),
         cpu,
@@ -136,10 +140,45 @@ fn measure(plan: &Plan, kind: Kind) -> Result<ClusterFigures> {
     for (kind, count) in &figures.by_kind {
         println!("    {count:6} {kind}");
     }
+    if kind == Kind::Mainstay {
+        plane.stop_server();
+        let (complete, partial) = without_server(&mut node, plan.cluster)?;
+        println!("  without the API server complete {:.2} s after SIGKILL and start", complete.as_secs_f64());
+        figures.away = Some((complete, partial));
+    }
     drop(node);
     drop(plane);
     containerd.remove()?;
     Ok(figures)
+}
+
+/// Kills and starts an agent whose API server is away: how long until `/pods`, `/node`, PodInfo and Pods tell of every pod as it was, and
+/// how many answers told of some only.
+fn without_server(node: &mut Node, pods: usize) -> Result<(Duration, usize)> {
+    const RUNNING: &[u8] = br#""phase":"Running""#;
+    let lists = [grpc::PODS, grpc::CONDITIONS].map(|api| (node.root().join(api.socket), api.list));
+    node.kill9();
+    let begun = Instant::now();
+    node.spawn_again()?;
+    let http = node.http();
+    let (mut partial, mut left) = (0, vec![true; 2 + lists.len()]);
+    while left.contains(&true) {
+        ensure!(begun.elapsed() < PATIENCE, "the restarted agent does not tell of all pods: {left:?}");
+        let get = |path: &str| http.get(path).ok().filter(|answer| answer.status == 200);
+        let mut found = vec![
+            get("/pods").map(|answer| count(&answer.body, RUNNING) == pods),
+            get("/node").map(|answer| answer.text().contains(r#""reason":"KubeletReady""#)),
+        ];
+        for (socket, call) in &lists {
+            found.push(grpc::answer(socket, call)?.map(|answer| grpc::items(&answer) == pods));
+        }
+        for (left, found) in left.iter_mut().zip(found) {
+            partial += usize::from(found == Some(false));
+            *left &= found != Some(true);
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok((begun.elapsed(), partial))
 }
 
 /// Whether the scheduler may give the node pods.
@@ -221,9 +260,13 @@ fn by_kind(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
 impl ClusterFigures {
     /// Neither time nor requests may be above upstream's; for time, what two runs of one agent differ by is left out of it.
     pub(crate) fn targets(&self, upstream: Option<&Self>) -> Vec<Target> {
-        let Some(theirs) = upstream else { return Vec::new() };
+        let away = self.away.map(|(complete, partial)| {
+            [targets::restarted_alone(complete), targets::nothing_partial(partial)]
+        });
+        let mut all: Vec<Target> = away.into_iter().flatten().collect();
+        let Some(theirs) = upstream else { return all };
         let bound = theirs.ready.as_secs_f64() * 1.05;
-        vec![
+        all.extend([
             Target {
                 what: "pods scheduled at once → all Ready, not above upstream's",
                 bound: format!("≤ {bound:.1} s, upstream's and 5 %"),
@@ -236,6 +279,7 @@ impl ClusterFigures {
                 measured: format!("{:.2}", self.requests),
                 met: self.requests <= theirs.requests,
             },
-        ]
+        ]);
+        all
     }
 }

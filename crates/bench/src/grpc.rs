@@ -52,15 +52,22 @@ const WINDOW: u32 = 16 << 20;
 
 /// What is watched.
 #[derive(Clone, Copy)]
-struct Api {
-    socket: &'static str,
+pub(crate) struct Api {
+    pub(crate) socket: &'static str,
+    pub(crate) list: &'static str,
     watch: &'static str,
 }
 
-const PODS: Api = Api { socket: "pods-api/pods-api.sock", watch: "/v1alpha1.Pods/WatchPods" };
-const CONDITIONS: Api =
-    Api { socket: "pod-info/kubelet.sock", watch: "/podinfo.v1alpha1.PodInfo/WatchPodConditions" };
-const LIST_PODS: &str = "/v1alpha1.Pods/ListPods";
+pub(crate) const PODS: Api = Api {
+    socket: "pods-api/pods-api.sock",
+    list: "/v1alpha1.Pods/ListPods",
+    watch: "/v1alpha1.Pods/WatchPods",
+};
+pub(crate) const CONDITIONS: Api = Api {
+    socket: "pod-info/kubelet.sock",
+    list: "/podinfo.v1alpha1.PodInfo/ListPodConditions",
+    watch: "/podinfo.v1alpha1.PodInfo/WatchPodConditions",
+};
 
 /// What two hundred watchers of one kind were told, and what that cost.
 #[derive(Clone, Copy, Debug)]
@@ -463,6 +470,51 @@ async fn is_answer(response: Response<Incoming>) -> Result<bool> {
     Ok(false)
 }
 
+/// What the answer to a call without a question is; `None` while it is refused or nobody listens.
+pub(crate) fn answer(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        let Ok(mut sender) = connect(socket, &mut tasks).await else { return Ok(None) };
+        let call = async {
+            let mut body = sender.send_request(request(path)?).await?.into_body();
+            let (mut all, mut is_good) = (Vec::new(), false);
+            while let Some(frame) = body.frame().await {
+                let frame = frame?;
+                let status = frame.trailers_ref().and_then(|trailers| trailers.get("grpc-status"));
+                is_good |= status.is_some_and(|status| status == "0");
+                all.extend_from_slice(frame.data_ref().map(|data| &data[..]).unwrap_or_default());
+            }
+            anyhow::Ok(is_good.then_some(all))
+        };
+        tokio::time::timeout(PATIENCE, call).await?
+    })
+}
+
+/// How many pods an answer has: in both lists each is a field of length and bytes.
+pub(crate) fn items(answer: &[u8]) -> usize {
+    fn number(bytes: &mut &[u8]) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (first, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+    let mut rest = answer.get(5..).unwrap_or_default();
+    let mut items = 0;
+    while let (Some(0x0a), Some(length)) = (number(&mut rest), number(&mut rest)) {
+        let Some(after) = usize::try_from(length).ok().and_then(|length| rest.get(length..)) else { break };
+        rest = after;
+        items += 1;
+    }
+    items
+}
+
 /// One who asks now and then.
 fn asks(socket: &Path, long: Duration) -> Result<Served> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -473,7 +525,7 @@ fn asks(socket: &Path, long: Duration) -> Result<Served> {
         let begun = Instant::now();
         while begun.elapsed() < long {
             let asked = Instant::now();
-            let call = async { is_answer(sender.send_request(request(LIST_PODS)?).await?).await };
+            let call = async { is_answer(sender.send_request(request(PODS.list)?).await?).await };
             answered += usize::from(tokio::time::timeout(PATIENCE, call).await??);
             times.push(asked.elapsed());
             tokio::time::sleep(PAUSE).await;
@@ -505,7 +557,7 @@ fn abuse(socket: &Path) -> Result<(u32, u32)> {
                 calls.spawn(async move {
                     let (mut asked, mut answered) = (0_u32, 0_u32);
                     while begun.elapsed() < ABUSE {
-                        let response = sender.send_request(request(LIST_PODS)?).await?;
+                        let response = sender.send_request(request(PODS.list)?).await?;
                         asked += 1;
                         answered += u32::from(is_answer(response).await?);
                     }
@@ -568,6 +620,17 @@ mod tests {
         let met = |it: Watched| it.targets(["a", "b", "c"]).map(|target| target.met);
         assert_eq!(met(watched(20, 21_248, 500)), [true, true, true]);
         assert_eq!(met(watched(21, 21_249, 501)), [false, false, false]);
+    }
+
+    #[test]
+    fn pods_in_an_answer_are_counted() {
+        assert_eq!(items(b"\0\0\0\0\x07\x0a\x02ab\x0a\x01c"), 2);
+        assert_eq!(items(b"\0\0\0\0\x00"), 0);
+        let mut long = vec![0, 0, 0, 0, 0, 0x0a, 0x80, 0x02];
+        long.extend([7; 256]);
+        assert_eq!(items(&long), 1);
+        long.pop();
+        assert_eq!(items(&long), 0, "cut off");
     }
 
     #[test]

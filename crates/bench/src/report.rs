@@ -323,6 +323,10 @@ pub(crate) fn print_cluster(plan: &Plan, (ours, theirs): &Clustered) -> Result<(
     });
     row("the agent's own CPU time", &|it| time(it.cpu));
     row("resident memory then", &|it| (kib_to_mb(it.rss_kib), format!("{:.1} MB", kib_to_mb(it.rss_kib))));
+    if let Some((complete, partial)) = ours.away {
+        let complete = complete.as_secs_f64();
+        writeln!(table, "| API server away, SIGKILL and start → everything complete ({partial} answers before that were not) | {complete:.2} s | – | – |").ok();
+    }
     let text = format!(
         "\n{} pods that are scheduled at once, containerd {}, {} cores, the control plane on the same machine.\n\n\
          | | mainstay | upstream's kubelet 1.37.1 | upstream / mainstay |\n| --- | --- | --- | --- |\n{table}\n\
