@@ -312,7 +312,7 @@ impl Machine {
         // A steady machine's clock counts what its CPU has done (a nanosecond an instruction): however little of a busy host it gets,
         // no deadline in it comes sooner. Two CPUs that take turns would wait for one another most of the time, so it has one.
         let emulation: &[&str] = if steady {
-            &["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=on", "-smp", "1"]
+            &["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off", "-smp", "1"]
         } else {
             &["-accel", "tcg,thread=multi,tb-size=1024", "-smp", "2"]
         };

@@ -15,6 +15,7 @@
 mod hierarchy;
 mod mark;
 mod names;
+mod own;
 mod pods;
 mod systemd;
 mod values;

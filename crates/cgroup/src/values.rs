@@ -50,7 +50,8 @@ pub(crate) fn v2_settings(values: &CgroupValues) -> Vec<Setting> {
     settings
 }
 
-/// The huge page files: with limits each size that the kernel knows is limited, those not asked for to nothing.
+/// The huge page files: with limits each size that the kernel knows is limited, those not asked for to nothing. Reservations too
+/// (since Linux 5.7): a mapping beyond the limit is refused then, instead of its process being killed at the first touch.
 pub(crate) fn huge_page_settings<'a>(
     huge_pages: &HugePages,
     files_present: impl Iterator<Item = &'a str>,
@@ -58,7 +59,8 @@ pub(crate) fn huge_page_settings<'a>(
 ) -> Vec<Setting> {
     files_present
         .filter_map(|file| {
-            let size = parse_page_size(file.strip_prefix("hugetlb.")?.strip_suffix(file_suffix)?)?;
+            let size = file.strip_prefix("hugetlb.")?.strip_suffix(file_suffix)?;
+            let size = parse_page_size(size.strip_suffix(".rsvd").unwrap_or(size))?;
             let limit = match huge_pages {
                 HugePages::AsIs => return None,
                 HugePages::Unlimited => UNLIMITED_HUGE_PAGES,
@@ -183,11 +185,12 @@ mod tests {
         let settings = |huge_pages| texts(&huge_page_settings(&huge_pages, files.into_iter(), ".max"));
         assert_eq!(
             settings(HugePages::Only([(2 << 20, 4 << 20)].into())),
-            ["hugetlb.2MB.max=4194304", "hugetlb.1GB.max=0"]
+            ["hugetlb.2MB.max=4194304", "hugetlb.1GB.max=0", "hugetlb.2MB.rsvd.max=4194304"]
         );
         assert_eq!(
             settings(HugePages::Unlimited),
-            ["hugetlb.2MB.max=4611686018427387904", "hugetlb.1GB.max=4611686018427387904"]
+            ["hugetlb.2MB.max", "hugetlb.1GB.max", "hugetlb.2MB.rsvd.max"]
+                .map(|file| format!("{file}=4611686018427387904"))
         );
         assert_eq!(settings(HugePages::AsIs), [""; 0]);
     }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,52 +139,86 @@ fn the_real_api_server_stands_in_front_of_the_pods() {
     .unwrap();
 }
 
-/// Each path, the subresource that opens it, and whether `nodes/proxy` does as well.
-const OPENED_BY: [(&str, &str, bool); 10] = [
-    ("/pods", "pods", true),
-    ("/healthz", "healthz", true),
-    ("/configz", "configz", true),
-    ("/node", "node", true),
-    ("/spec/", "spec", true),
-    ("/stats/summary", "stats", false),
-    ("/metrics", "metrics", false),
-    ("/logs/", "log", false),
-    ("/statusz", "statusz", false),
-    ("/containerLogs/a/b/c", "proxy", true),
+/// What is asked, the verb and the subresource that open it, and whether `nodes/proxy` does as well.
+const OPENED_BY: [(&str, &str, &str, &str, bool); 33] = [
+    ("GET", "/pods", "get", "pods", true),
+    ("GET", "/runningpods/", "get", "pods", true),
+    ("GET", "/allocatedPods", "get", "pods", true),
+    ("GET", "/healthz", "get", "healthz", true),
+    ("GET", "/healthz/ping", "get", "healthz", true),
+    ("GET", "/configz", "get", "configz", true),
+    ("GET", "/flagz", "get", "configz", false),
+    ("GET", "/node", "get", "node", true),
+    ("GET", "/spec/", "get", "spec", true),
+    ("GET", "/stats/summary", "get", "stats", false),
+    ("GET", "/stats/default/a/u/c", "get", "stats", false),
+    ("GET", "/metrics", "get", "metrics", false),
+    ("GET", "/metrics/cadvisor", "get", "metrics", false),
+    ("GET", "/metrics/resource", "get", "metrics", false),
+    ("GET", "/metrics/probes", "get", "metrics", false),
+    ("GET", "/metrics/slis", "get", "metrics", false),
+    ("GET", "/logs/", "get", "log", false),
+    ("GET", "/statusz", "get", "statusz", false),
+    ("POST", "/checkpoint/a/b/c", "create", "checkpoint", false),
+    ("GET", "/containerLogs/a/b/c", "get", "proxy", true),
+    ("GET", "/debug/pprof/", "get", "proxy", true),
+    ("PUT", "/debug/flags/v", "update", "proxy", true),
+    ("GET", "/openapi/v3", "get", "proxy", true),
+    // Whatever method is used, who may only read runs nothing.
+    ("POST", "/run/a/b/c?cmd=id", "create", "proxy", true),
+    ("POST", "/exec/a/b/c?command=id&output=1", "create", "proxy", true),
+    ("GET", "/exec/a/b/c?command=id&output=1", "create", "proxy", true),
+    ("POST", "/attach/a/b/c?output=1", "create", "proxy", true),
+    ("GET", "/attach/a/b/c?output=1", "create", "proxy", true),
+    ("POST", "/portForward/a/b", "create", "proxy", true),
+    ("GET", "/portForward/a/b?port=80", "create", "proxy", true),
+    ("GET", "/cri/exec/x", "create", "proxy", true),
+    ("POST", "/pods", "create", "pods", true),
+    ("DELETE", "/logs/x", "delete", "log", false),
 ];
 
 #[test]
 fn each_right_opens_its_own_paths_and_no_others() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
     let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
-    for (_, right, _) in OPENED_BY {
-        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": right } });
+    let rights: BTreeSet<(&str, &str)> =
+        OPENED_BY.iter().map(|(_, _, verb, right, _)| (*verb, *right)).collect();
+    let named = |verb: &str, right: &str| format!("may-{verb}-{right}");
+    for (verb, right) in &rights {
+        let name = named(verb, right);
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
         cluster.create(ACCOUNTS, &account).unwrap();
         let resource = format!("nodes/{right}");
-        let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["get"] }]);
-        let subject = json!([{ "kind": "ServiceAccount", "name": right, "namespace": "default" }]);
-        grant(&cluster, &format!("may-{right}"), &rules, &subject);
+        let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": [verb] }]);
+        let subject = json!([{ "kind": "ServiceAccount", "name": name, "namespace": "default" }]);
+        grant(&cluster, &name, &rules, &subject);
     }
     let (_node, _, https) = judged(&cluster, Node::builder().containerd(&containerd));
-    for (_, right, _) in OPENED_BY {
-        let bearer = format!("Bearer {}", token(&cluster, right, &[]));
+    for (verb, right) in &rights {
+        let bearer = format!("Bearer {}", token(&cluster, &named(verb, right), &[]));
         let ask = |method: &str, path: &str| {
             https.request(method, path, &[("Authorization", &bearer)]).unwrap().status
         };
         // Those that are open come first: when they are, the grant has reached the API server's authorizer.
-        let opens = |by: &str, proxy: bool| by == right || (right == "proxy" && proxy);
-        for (path, ..) in OPENED_BY.iter().filter(|(_, by, proxy)| opens(by, *proxy)) {
-            wait_until(PATIENCE, &format!("nodes/{right} to open {path}"), || match ask("GET", path) {
-                // What there is behind the door is not its business.
-                401 | 403 => Err("it is refused".to_owned()),
-                _ => Ok(()),
+        let opens = |needs: &str, by: &str, proxy: bool| {
+            *verb == needs && (*right == by || (*right == "proxy" && proxy))
+        };
+        let (open, shut): (Vec<_>, Vec<_>) =
+            OPENED_BY.into_iter().partition(|(_, _, needs, by, proxy)| opens(needs, by, *proxy));
+        assert!(!open.is_empty());
+        for (method, path, ..) in open {
+            wait_until(PATIENCE, &format!("{verb} nodes/{right} to open {method} {path}"), || {
+                match ask(method, path) {
+                    // What there is behind the door is not its business.
+                    401 | 403 => Err("it is refused".to_owned()),
+                    _ => Ok(()),
+                }
             })
             .unwrap();
         }
-        for (path, ..) in OPENED_BY.iter().filter(|(_, by, proxy)| !opens(by, *proxy)) {
-            assert_eq!(ask("GET", path), 403, "nodes/{right} does not open {path}");
+        for (method, path, ..) in shut {
+            assert_eq!(ask(method, path), 403, "{verb} nodes/{right} does not open {method} {path}");
         }
-        assert_eq!(ask("POST", "/run/a/b/c?cmd=id"), 403, "nodes/{right}: get is not create");
     }
 }
 

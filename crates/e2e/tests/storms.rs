@@ -112,6 +112,53 @@ fn an_api_server_that_flaps_stalls_nothing() -> Result<()> {
     Ok(())
 }
 
+/// The real controllers give a node up that nobody hears of, and say so of its pods. When it is heard of again all that is taken back, and
+/// on the node nothing has happened.
+#[test]
+fn a_partition_is_healed_before_anything_is_sent_away() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let proxy = FlakyProxy::start(&plane, "node")?;
+    let kubeconfig = Some(proxy.kubeconfig().clone());
+    let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    let (steady, switched, node_since) = two_pods(&member)?;
+    switch(&member, &switched, true)?;
+    heard(&member, "switched", "True")?;
+    let steady_path = format!("{PODS}/steady");
+    proxy.set(Mood::Silent);
+    // After its Lease is fifty seconds old.
+    let taints = |node: &Value| node["spec"]["taints"].to_string();
+    wait_until(RECOVERY, "the node to be given up", || {
+        let node = member.get(NODE)?;
+        let pod = member.get(&steady_path)?;
+        let given_up = condition(&node, "Ready") == "Unknown"
+            && taints(&node).contains("node.kubernetes.io/unreachable")
+            && condition(&pod, "Ready") == "False";
+        if given_up { Ok(()) } else { Err(format!("{} {}", node["status"]["conditions"], pod["status"])) }
+    })?;
+    unmoved(&member, &steady, &node_since)?;
+    switch(&member, &switched, false)?;
+    proxy.set(Mood::Fair);
+    wait_until(RECOVERY, "all of it to be taken back", || {
+        let (node, pod) = (member.get(NODE)?, member.get(&steady_path)?);
+        let is_well = condition(&node, "Ready") == "True"
+            && !taints(&node).contains("unreachable")
+            && condition(&pod, "Ready") == "True";
+        if is_well { Ok(()) } else { Err(format!("{node} {}", pod["status"])) }
+    })?;
+    // What happened meanwhile is told as well.
+    heard(&member, "switched", "False")?;
+    unmoved(&member, &steady, &node_since)?;
+    let after = member.get(&steady_path).map_err(anyhow::Error::msg)?;
+    ensure!(
+        container_id(&after) == container_id(&member.own("steady").map_err(anyhow::Error::msg)?),
+        "{after}"
+    );
+    drop(member);
+    drop(proxy);
+    Ok(())
+}
+
 #[test]
 fn etcd_is_restarted_under_the_api_server() -> Result<()> {
     let mut member = Member::start("{}")?;

@@ -135,7 +135,10 @@ fn template(app: &str, version: &str) -> Value {
         idle("c"),
         json!({
             "env": [{ "name": "VERSION", "value": version }],
-            "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1, "timeoutSeconds": 30 },
+            "readinessProbe": {
+                "exec": { "command": ["sh", "-c", "test ! -e /tmp/sick"] },
+                "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1,
+            },
         }),
     );
     json!({
@@ -385,20 +388,31 @@ fn a_stateful_set_behind_a_service_is_drained() {
     // Whoever looks for the service finds their addresses.
     let mut addresses: Vec<_> = pods.iter().filter_map(|pod| pod["status"]["podIP"].as_str()).collect();
     addresses.sort_unstable();
-    wait_until(PATIENCE * 2, "the endpoints of the service", || {
-        let args = ["get", "endpointslices", "-l", "kubernetes.io/service-name=db", "-o", "json"];
-        let list: Value =
-            serde_json::from_str(&cluster.try_kubectl(&args)?).map_err(|error| error.to_string())?;
-        let slices = list["items"].as_array().into_iter().flatten();
-        let mut ready: Vec<_> = slices
-            .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
-            .filter(|endpoint| endpoint["conditions"]["ready"] == true)
-            .filter_map(|endpoint| endpoint["addresses"][0].as_str())
-            .collect();
-        ready.sort_unstable();
-        if ready == addresses { Ok(()) } else { Err(list.to_string()) }
-    })
-    .unwrap();
+    let found = |wanted: &[&str]| {
+        wait_until(PATIENCE * 2, &format!("the service to have the endpoints {wanted:?}"), || {
+            let args = ["get", "endpointslices", "-l", "kubernetes.io/service-name=db", "-o", "json"];
+            let list: Value =
+                serde_json::from_str(&cluster.try_kubectl(&args)?).map_err(|error| error.to_string())?;
+            let slices = list["items"].as_array().into_iter().flatten();
+            let mut ready: Vec<_> = slices
+                .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
+                .filter(|endpoint| endpoint["conditions"]["ready"] == true)
+                .filter_map(|endpoint| endpoint["addresses"][0].as_str())
+                .collect();
+            ready.sort_unstable();
+            if ready == wanted { Ok(()) } else { Err(list.to_string()) }
+        })
+        .unwrap();
+    };
+    found(&addresses);
+    // Whoever is not ready is not among them, and is again when its probe says so; nothing is restarted for it.
+    let sick = pods.iter().find(|pod| pod["metadata"]["name"] == "db-1").unwrap();
+    let well: Vec<_> = addresses.iter().copied().filter(|it| sick["status"]["podIP"] != *it).collect();
+    cluster.kubectl(&["exec", "db-1", "--", "touch", "/tmp/sick"]);
+    found(&well);
+    cluster.kubectl(&["exec", "db-1", "--", "rm", "/tmp/sick"]);
+    found(&addresses);
+    assert_eq!(restarts(&cluster.pods("app=db").unwrap()), 0);
 
     evicted_by_a_taint(&cluster, &pods);
 

@@ -11,6 +11,8 @@
 
 mod answers;
 mod campaign;
+mod elf;
+mod machine;
 mod mutate;
 mod targets;
 

@@ -3,7 +3,7 @@
 use mainstay_podspec::{Content, PodGates, StaticPodPlace, decode_manifest, runtime};
 use mainstay_types::PodSource;
 
-use crate::answers;
+use crate::{answers, elf, machine};
 
 /// Something that reads bytes from outside.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +105,28 @@ pub const TARGETS: &[Target] = &[
         name: "machine",
         reads: "resolv.conf, mountinfo and lists of CPUs",
         seeds: machine_files,
-        read: machine,
+        read: machine_file,
+        short_run: 10_000,
+    },
+    Target {
+        name: "topology",
+        reads: "/sys about CPUs, caches, NUMA nodes and memory, a file a line",
+        seeds: machine::seeds,
+        read: machine::read,
+        short_run: 400,
+    },
+    Target {
+        name: "elf",
+        reads: "symbol tables of programs",
+        seeds: elf::seeds,
+        read: elf::read,
+        short_run: 10_000,
+    },
+    Target {
+        name: "place",
+        reads: "/proc/self/cgroup and /proc/self/mountinfo: where mainstay itself is",
+        seeds: places,
+        read: place,
         short_run: 10_000,
     },
     Target {
@@ -396,7 +417,7 @@ fn machine_files() -> Vec<Vec<u8>> {
     ])
 }
 
-fn machine(bytes: &[u8]) -> String {
+fn machine_file(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mounts = mainstay_host::MountTable::parse(&text).iter().count();
     let cpus = mainstay_host::parse_cpu_list(&text).map(|cpus| cpus.len());
@@ -405,6 +426,42 @@ fn machine(bytes: &[u8]) -> String {
         Err(error) => outcome(&error),
     };
     format!("{resolver} {} {}", count(mounts), cpus.map_or("none".into(), count))
+}
+
+fn places() -> Vec<Vec<u8>> {
+    texts(&[
+        "0::/system.slice/mainstay.service\n",
+        "5:memory:/kubelet\n4:cpu,cpuacct:/kubelet\n1:name=systemd:/other\n0::/\n",
+        "0::/../elsewhere\n3:cpuacct:/a:b/c\n2:memory:/a:b/c\n",
+        "36 35 98:0 /mnt1 / rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue\n37 36 0:5 / /var/lib rw shared:1 - tmpfs tmpfs rw\n",
+    ])
+}
+
+/// A cgroup that is found is a path that leads below the hierarchy, and says the same when it is read again. The mount of a path is one of
+/// the table's.
+fn place(bytes: &[u8]) -> String {
+    use mainstay_cgroup::CgroupPath;
+    let text = String::from_utf8_lossy(bytes);
+    let mut words = String::new();
+    for unified in [true, false] {
+        let Some(path) = CgroupPath::of_process(&text, unified) else { continue };
+        assert!(path.as_str() != "/" && path.as_str().split('/').all(|part| part != ".."), "{path:?}");
+        assert_eq!(CgroupPath::parse(path.as_str()).as_ref(), Ok(&path));
+        words.push_str(if unified { "unified " } else { "controllers " });
+        words.push_str(&"below ".repeat(path.as_str().matches('/').count().min(4)));
+    }
+    let table = mainstay_host::MountTable::parse(&text);
+    for path in ["/", "/var/lib/kubelet", "/mnt2"].map(std::path::Path::new) {
+        let mount = table.mount_of(path);
+        assert!(mount.is_none_or(|mount| path.starts_with(&mount.mount_point)));
+        assert_eq!(table.is_mount_point(path), table.at_or_below(path).any(|it| it.mount_point == path));
+        words.push_str(match mount {
+            None => "nowhere ",
+            Some(mount) if mount.propagation.is_empty() => "private ",
+            Some(_) => "shared ",
+        });
+    }
+    words
 }
 
 fn holding_files() -> Vec<Vec<u8>> {

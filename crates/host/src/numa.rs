@@ -68,7 +68,7 @@ impl Host {
         Ok(found)
     }
 
-    /// The last cache that more than a core and less than a whole node has, by its number.
+    /// The last cache that more than a core and less than a whole node has, by its number. `online` is sorted.
     fn shared_cache(&self, cpu: u32, online: &[u32], (core, node): (usize, usize)) -> Option<u32> {
         let dir = self.sys.join(format!("devices/system/cpu/cpu{cpu}/cache"));
         let mut last = None;
@@ -80,7 +80,8 @@ impl Host {
             };
             let sharers =
                 read("shared_cpu_list").and_then(|text| parse_cpu_list(text.trim())).unwrap_or_default();
-            let sharers: Vec<u32> = sharers.into_iter().filter(|cpu| online.contains(cpu)).collect();
+            let sharers: Vec<u32> =
+                sharers.into_iter().filter(|cpu| online.binary_search(cpu).is_ok()).collect();
             let id = read("id").and_then(|text| text.trim().parse::<u32>().ok());
             if level >= 3 && sharers.len() > core && sharers.len() < node {
                 last = id.or_else(|| sharers.first().copied());

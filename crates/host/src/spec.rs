@@ -160,14 +160,15 @@ impl Host {
         devices.collect()
     }
 
-    /// NUMA nodes with their cores; on a kernel that knows no nodes, one with everything.
+    /// NUMA nodes with their cores; on a kernel that knows no nodes, one with everything. `online` is sorted.
     pub(crate) fn topology(&self, online: &[u32]) -> Vec<NumaNodeInfo> {
         let mut nodes: Vec<NumaNodeInfo> = children(&self.sys.join("devices/system/node"), "node")
             .into_iter()
             .filter_map(|dir| {
                 let node_id = numbered(&dir, "node")?;
                 let cpus = parse_cpu_list(&text(&dir.join("cpulist"))?)?;
-                let cpus: Vec<u32> = cpus.into_iter().filter(|cpu| online.contains(cpu)).collect();
+                let cpus: Vec<u32> =
+                    cpus.into_iter().filter(|cpu| online.binary_search(cpu).is_ok()).collect();
                 let memory = fs::read_to_string(dir.join("meminfo")).ok()?;
                 let kibibytes = memory.lines().find_map(|line| {
                     let (_, rest) = line.split_once("MemTotal:")?;

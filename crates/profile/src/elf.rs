@@ -20,17 +20,17 @@ const BATCH: u64 = 4096;
 const MAX_NAME: usize = 8 << 10;
 
 /// A file whose headers were read.
-pub(crate) struct Elf {
-    file: File,
+pub(crate) struct Elf<F = File> {
+    file: F,
     /// `(offset in the file, length, address)` of what is loaded.
     segments: Vec<(u64, u64, u64)>,
     /// `(offset, length)` of a table of symbols and of its names; the full one if there is one.
     symbols: Option<((u64, u64), (u64, u64))>,
 }
 
-impl Elf {
+impl<F: FileExt> Elf<F> {
     /// Reads the headers. Blocks on the disk.
-    pub(crate) fn open(file: File) -> io::Result<Self> {
+    pub(crate) fn open(file: F) -> io::Result<Self> {
         let header = read(&file, 0, HEADER)?;
         if !header.starts_with(b"\x7fELF\x02\x01") {
             return Err(io::ErrorKind::InvalidData.into());
@@ -104,7 +104,7 @@ impl Elf {
 
 /// The entries of the table of headers whose offset and count stand at these places.
 fn table(
-    file: &File,
+    file: &impl FileExt,
     header: &[u8],
     (offset, sizes): (usize, usize),
     expected: usize,
@@ -118,7 +118,7 @@ fn table(
     (0..count).map(|at| read(file, offset.saturating_add(at * entry), expected)).collect()
 }
 
-fn read(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
+fn read(file: &impl FileExt, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, at)?;
     Ok(bytes)

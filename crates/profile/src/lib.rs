@@ -28,6 +28,37 @@ pub use symbols::symbols;
 /// The parsers without files, for fuzzing.
 #[doc(hidden)]
 pub mod fuzz {
+    use std::{io, os::unix::fs::FileExt};
+
+    use crate::elf::Elf;
+
+    struct Bytes<'a>(&'a [u8]);
+
+    impl FileExt for Bytes<'_> {
+        fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+            let rest = usize::try_from(at).ok().and_then(|at| self.0.get(at..)).unwrap_or_default();
+            let (from, len) = (rest.iter(), into.len().min(rest.len()));
+            into.iter_mut().zip(from).for_each(|(into, from)| *into = *from);
+            Ok(len)
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    /// The functions in an ELF file that what stands at these places of it belongs to.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn functions(file: &[u8], places: &[u64]) -> io::Result<Vec<Option<String>>> {
+        let elf = Elf::open(Bytes(file))?;
+        let mut addresses: Vec<u64> = places.iter().filter_map(|place| elf.address(*place)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        elf.names(&addresses)
+    }
+
     /// How many lines of a text are mappings of code, as in `/proc/PID/maps`.
     #[must_use]
     pub fn mappings(text: &str) -> usize {

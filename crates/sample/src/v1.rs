@@ -23,6 +23,9 @@ const IO_FILES: [(&str, &str); 4] = [
     ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"),
 ];
 
+/// How the names of those end that count for the cgroups below, too.
+const ADDS_UP: &str = "_recursive";
+
 #[derive(Debug)]
 pub(crate) struct Directories {
     account: Directory,
@@ -32,7 +35,8 @@ pub(crate) struct Directories {
     disks: Option<Directory>,
     pids: Option<Directory>,
     /// Those of [`IO_FILES`] that this kernel has, the one that had lines last first: which one has some depends on the disk's scheduler and on
-    /// whether somebody has a limit, and may change. A machine without any disk under a cgroup has none with lines.
+    /// whether somebody has a limit, and may change. A machine without any disk under a cgroup has none with lines. One that counts for the
+    /// cgroup alone is among them only where there is none of its kind that adds up: those two have lines for the same disks.
     io_files: Vec<(&'static str, &'static str)>,
 }
 
@@ -65,8 +69,11 @@ impl Directories {
             open("cpu")?.map_or(Cpu::None, Cpu::Apart)
         };
         let (memory, disks, pids) = (open("memory")?, open("blkio")?, open("pids")?);
-        let mut io_files = Vec::new();
+        let mut io_files: Vec<(&'static str, &'static str)> = Vec::new();
         for pair in IO_FILES {
+            if io_files.iter().any(|(known, _)| known.strip_suffix(ADDS_UP) == Some(pair.0)) {
+                continue;
+            }
             match disks.as_ref().map(|disks| disks.read(pair.0, buffer)) {
                 None => break,
                 Some(Err(Unread::Missing)) => {}
@@ -94,9 +101,10 @@ impl Directories {
         }
     }
 
-    /// Whether what it counts of disks holds for the cgroups below, too.
+    /// Whether what it counts of disks holds for the cgroups below, too. Not where one file counts for the cgroup alone, whichever has lines
+    /// here: below, that one may have them.
     pub(crate) fn adds_up(&self) -> bool {
-        self.io_files.first().is_none_or(|(bytes, _)| bytes.ends_with("_recursive"))
+        self.io_files.iter().all(|(bytes, _)| bytes.ends_with(ADDS_UP))
     }
 
     pub(crate) fn made_at(&self) -> Timestamp {
@@ -120,7 +128,8 @@ impl Directories {
         Ok(if is_same { Glance::Same(None) } else { Glance::Changed })
     }
 
-    /// What was done to disks, and which of the files said so.
+    /// What was done to disks, and which of the files said so. While none has lines the first of each pair is looked at every time, so that
+    /// nothing that begins is missed; there are two today, three where CFQ was.
     fn io(&self, buffer: &mut Buffer) -> Result<(usize, Vec<IoSample>), ReadError> {
         for (at, files) in self.io_files.iter().enumerate() {
             let Some(disks) = &self.disks else { break };
@@ -249,27 +258,35 @@ fn read_disks(
     (bytes, operations): (&str, &str),
     buffer: &mut Buffer,
 ) -> Result<Vec<IoSample>, ReadError> {
-    let mut found: Vec<IoSample> = Vec::new();
-    let mut add = |device: (u32, u32), change: &mut dyn FnMut(&mut IoSample)| {
-        let at = found.iter().position(|known| (known.major, known.minor) == device).unwrap_or_else(|| {
-            found.push(IoSample { major: device.0, minor: device.1, ..IoSample::default() });
-            found.len() - 1
-        });
-        found.get_mut(at).into_iter().for_each(change);
-    };
+    let mut found = Vec::new();
     for (device, operation, value) in directory.text(bytes, buffer)?.map(blkio).into_iter().flatten() {
         match operation {
-            b"Read" => add(device, &mut |sample| sample.read_bytes = value),
-            b"Write" => add(device, &mut |sample| sample.written_bytes = value),
+            b"Read" => change(&mut found, device, |sample| sample.read_bytes = value),
+            b"Write" => change(&mut found, device, |sample| sample.written_bytes = value),
             _ => {}
         }
     }
+    // A disk of which no bytes are counted has no operations either.
+    if found.is_empty() {
+        return Ok(found);
+    }
     for (device, operation, value) in directory.text(operations, buffer)?.map(blkio).into_iter().flatten() {
         match operation {
-            b"Read" => add(device, &mut |sample| sample.reads = value),
-            b"Write" => add(device, &mut |sample| sample.writes = value),
+            b"Read" => change(&mut found, device, |sample| sample.reads = value),
+            b"Write" => change(&mut found, device, |sample| sample.writes = value),
             _ => {}
         }
     }
     Ok(found)
+}
+
+fn change(found: &mut Vec<IoSample>, (major, minor): (u32, u32), change: impl FnOnce(&mut IoSample)) {
+    let at =
+        found.iter().position(|known| (known.major, known.minor) == (major, minor)).unwrap_or_else(|| {
+            found.push(IoSample { major, minor, ..IoSample::default() });
+            found.len() - 1
+        });
+    if let Some(sample) = found.get_mut(at) {
+        change(sample);
+    }
 }

@@ -333,6 +333,79 @@ fn disks_and_pressure_of_an_idle_cgroup_are_read() {
     }
 }
 
+/// Which of the old hierarchy's files say what went to disks depends on kernel, scheduler and limits.
+#[test]
+fn disks_are_told_of_by_the_file_that_has_lines() {
+    const BFQ: &str = "bfq.";
+    const CFQ: &str = "";
+    const THROTTLE: &str = "throttle.";
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (account, disks) = (dir.path().join("cpuacct/pod1"), dir.path().join("blkio/pod1"));
+    // Written bytes by file; 0 is a file without lines.
+    let set = |kind: &str, end: &str, written: u64| {
+        let lines = |value: u64| match written {
+            0 => "Total 0\n".to_owned(),
+            _ => format!("8:0 Read 0\n8:0 Write {value}\n8:0 Total {value}\nTotal {value}\n"),
+        };
+        write(
+            &disks,
+            &[
+                (&format!("blkio.{kind}io_service_bytes{end}"), &lines(written)),
+                (&format!("blkio.{kind}io_serviced{end}"), &lines(written / 512)),
+            ],
+        );
+    };
+    let hierarchy = || Cgroups::open(dir.path()).unwrap();
+    let pod = CgroupPath::parse("/pod1").unwrap();
+    for (row, files, expected, adds_up) in [
+        ("none", vec![], None, true),
+        ("none with lines", vec![(BFQ, "_recursive", 0), (THROTTLE, "_recursive", 0)], None, true),
+        ("BFQ without", vec![(BFQ, "_recursive", 0), (THROTTLE, "_recursive", 1024)], Some(1024), true),
+        ("BFQ", vec![(BFQ, "_recursive", 512), (THROTTLE, "_recursive", 1024)], Some(512), true),
+        ("CFQ", vec![(BFQ, "_recursive", 0), (CFQ, "_recursive", 1024)], Some(1024), true),
+        ("both kinds", vec![(THROTTLE, "_recursive", 1024), (THROTTLE, "", 512)], Some(1024), true),
+        ("its own only", vec![(THROTTLE, "", 1024)], Some(1024), false),
+        ("BFQ without, its own only", vec![(BFQ, "_recursive", 0), (THROTTLE, "", 1024)], Some(1024), false),
+        // Below, another disk may be counted by the other file.
+        ("BFQ, its own only", vec![(BFQ, "_recursive", 512), (THROTTLE, "", 0)], Some(512), false),
+    ] {
+        fs::remove_dir_all(dir.path().join("blkio")).ok();
+        write(&account, &[("cpuacct.usage", "7000\n")]);
+        write(&disks, &[]);
+        files.iter().for_each(|(kind, end, written)| set(kind, end, *written));
+        let mut cgroup = open(&hierarchy(), &pod).unwrap();
+        for round in 0..3 {
+            let sample = cgroup.read(at(round), &mut Buffer::default()).unwrap();
+            let told = sample.io.first().map(|io| (io.written_bytes, io.writes));
+            assert_eq!(told, expected.map(|written| (written, written / 512)), "{row}");
+            assert_eq!(cgroup.is_idle(), round > 0 && adds_up, "{row}");
+        }
+    }
+
+    // What begins is told of at once, whoever tells of it, and a look at one that does nothing opens one file for each of them.
+    fs::remove_dir_all(&disks).unwrap();
+    set(BFQ, "_recursive", 0);
+    set(THROTTLE, "_recursive", 0);
+    set(THROTTLE, "", 0);
+    let (mut cgroup, mut buffer) = (open(&hierarchy(), &pod).unwrap(), Buffer::default());
+    let mut look = |second: i64| {
+        let before = buffer.work().opens;
+        let sample = cgroup.read(at(second), &mut buffer).unwrap();
+        let told = sample.io.first().map(|io| (io.written_bytes, io.writes));
+        (told, cgroup.is_idle(), buffer.work().opens - before)
+    };
+    assert_eq!(look(0).0, None);
+    assert_eq!(look(10), (None, true, 1 + 2));
+    set(THROTTLE, "_recursive", 512);
+    let (told, is_idle, _) = look(20);
+    assert_eq!((told, is_idle), (Some((512, 1)), false));
+    // From now on that one comes first, and nobody asks the other.
+    assert_eq!(look(30), (Some((512, 1)), true, 1 + 2));
+    set(BFQ, "_recursive", 4096);
+    assert_eq!(look(40), (Some((512, 1)), true, 1 + 2));
+}
+
 #[test]
 fn a_cgroup_that_goes_half_way_has_gone() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
