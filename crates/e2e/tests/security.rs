@@ -327,6 +327,19 @@ fn what_cannot_be_given_is_said_and_the_rest_of_the_node_goes_on() {
         assert!(problems.contains("spec.containers[0].resources.limits[memory]"), "{problems}");
         let field = "spec.containers[0].resources.limits[memory]";
         assert_eq!(world.node_event("FailedValidation", field).unwrap().kind, "Warning");
+        // A page of variables that name one another would be gigabytes.
+        let longer = |level: usize| format!("$(A{})", level - 1).repeat(100);
+        let value = |level: usize| if level == 0 { "x".repeat(1000) } else { longer(level) };
+        let env: Vec<_> =
+            (0..5).map(|level| json!({ "name": format!("A{level}"), "value": value(level) })).collect();
+        world.put("bomb", of(&[with(idle("c"), json!({ "env": env })), idle("other")], json!({}))).unwrap();
+        let seen = world
+            .wait("bomb", "its refusal", |pod| {
+                pod.waits("c") == "CreateContainerConfigError" && pod.runs("other")
+            })
+            .unwrap();
+        let message = seen.waiting_message("c");
+        assert!(message.starts_with("the environment variable A2 becomes longer than"), "{message}");
         let after = world.running("bystander").unwrap();
         assert_eq!(before.0, after.0);
     }

@@ -36,7 +36,7 @@ pub use memory::{note_program_pages, release_free_memory, release_program_pages,
 pub use mounts::{Mount, MountTable};
 pub use numa::{NumaMemory, NumaTopology};
 pub use page_size::page_size;
-pub use remove::{RemoveError, remove_dir_all_one_fs};
+pub use remove::{RemoveError, remove_dir_all_counting, remove_dir_all_one_fs};
 pub use resolv_conf::{ResolvConf, ResolvConfError};
 pub use service_manager::ServiceManager;
 pub use subordinate_ids::subordinate_ids;

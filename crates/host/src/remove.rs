@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -63,6 +64,14 @@ pub enum RemoveError {
 /// # Errors
 /// [`RemoveError`]. After [`RemoveError::Io`] it is worth trying again.
 pub fn remove_dir_all_one_fs(path: &Path) -> Result<(), RemoveError> {
+    remove_dir_all_counting(path, &AtomicU64::new(0))
+}
+
+/// The same, and counts what has been removed while it goes on, for those who have to tell much from what hangs.
+///
+/// # Errors
+/// As [`remove_dir_all_one_fs`].
+pub fn remove_dir_all_counting(path: &Path, removed: &AtomicU64) -> Result<(), RemoveError> {
     let failed = |action, source| RemoveError::Io { action, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => {}
@@ -85,25 +94,31 @@ pub fn remove_dir_all_one_fs(path: &Path) -> Result<(), RemoveError> {
     }
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let parent_fd = rustix::fs::open(&parent, flags, Mode::empty()).map_err(|e| failed("open", e.into()))?;
-    Tree::open(parent_fd.as_fd(), name, &real)?.remove_contents()?;
+    Tree::open(parent_fd.as_fd(), name, &real, removed)?.remove_contents()?;
     match rustix::fs::unlinkat(&parent_fd, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(failed("remove", errno.into())),
     }
 }
 
-struct Tree {
+struct Tree<'a> {
     top: OwnedFd,
     path: PathBuf,
     device: u64,
     moved_up: u64,
+    removed: &'a AtomicU64,
 }
 
-impl Tree {
-    fn open(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<Self, RemoveError> {
+impl<'a> Tree<'a> {
+    fn open(
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        path: &Path,
+        removed: &'a AtomicU64,
+    ) -> Result<Self, RemoveError> {
         let top = open_directory(parent, name, path, path)?;
         let device = device_of(&top, path)?;
-        Ok(Self { top, path: path.to_owned(), device, moved_up: 0 })
+        Ok(Self { top, path: path.to_owned(), device, moved_up: 0, removed })
     }
 
     fn remove_contents(mut self) -> Result<(), RemoveError> {
@@ -184,7 +199,10 @@ impl Tree {
         }
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         match rustix::fs::unlinkat(directory, name, flags) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => {
+                self.removed.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             // The kernel's answer for a mount point.
             Err(Errno::BUSY) => Err(RemoveError::Mounted { path: self.path.clone(), mount_point: path }),
             Err(errno) => Err(self.failed("remove", &path, errno.into())),
@@ -339,7 +357,9 @@ mod tests {
         mounted.0.push(bind.clone());
         assert!(matches!(remove_dir_all_one_fs(&tree), Err(RemoveError::Mounted { .. })));
         let parent = rustix::fs::open(directory.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree).unwrap().remove_contents();
+        let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree, &AtomicU64::new(0))
+            .unwrap()
+            .remove_contents();
         assert!(matches!(descent, Err(RemoveError::Mounted { mount_point, .. }) if mount_point == bind));
         assert!(data.join("precious").is_file());
         unmount(&bind, UnmountFlags::DETACH).unwrap();
@@ -350,7 +370,9 @@ mod tests {
         fs::write(&file, b"").unwrap();
         mount_bind(data.join("precious"), &file).expect(ROOT);
         mounted.0.push(file.clone());
-        let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree).unwrap().remove_contents();
+        let descent = Tree::open(parent.as_fd(), OsStr::new("tree"), &tree, &AtomicU64::new(0))
+            .unwrap()
+            .remove_contents();
         assert!(matches!(descent, Err(RemoveError::Mounted { mount_point, .. }) if mount_point == file));
         unmount(&file, UnmountFlags::DETACH).unwrap();
         remove_dir_all_one_fs(&tree).unwrap();

@@ -39,7 +39,7 @@ pub use dns::{DnsSettings, HostResolv, MISSING_CLUSTER_DNS, Notice, NoticeTarget
 pub use env::{EnvFiles, env_file_refs, environment, format_map};
 pub(crate) use env::{pod_field, resource_field};
 pub use error::SpecError;
-pub use expand::expand;
+pub use expand::{MAX_EXPANDED_BYTES, expand};
 pub use gojson::{container_ports_json, lifecycle_handler_json};
 pub use hostname::{hostname_and_domain, hosts_file, kernel_hostname};
 pub use image::{ImageName, ImageNameError};

@@ -28,6 +28,11 @@ pub enum TargetError {
     /// A port that is none.
     #[error("invalid port number: {0}")]
     InvalidPort(i32),
+    /// `$(VAR)` makes too much of a word of the command.
+    #[error(
+        "a word of the command becomes longer than {0} bytes when $(VAR) is replaced; refer to shorter variables"
+    )]
+    TooLong(usize),
     /// No handler.
     #[error("missing probe handler; give exec, httpGet, tcpSocket or grpc")]
     NoHandler,

@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use mainstay_podspec::runtime::expand;
+use mainstay_podspec::runtime::{MAX_EXPANDED_BYTES, expand};
 use mainstay_types::ContainerId;
 
 use crate::{HttpTarget, TargetError};
@@ -60,7 +60,8 @@ impl Target {
             None => pod_ip.map(str::to_owned).ok_or(TargetError::NoAddress),
         };
         if let Some(exec) = &probe.exec {
-            let command = exec.command.iter().flatten().map(|word| expanded(word, container)).collect();
+            let command = exec.command.iter().flatten().map(|word| expanded(word, container));
+            let command = command.collect::<Option<_>>().ok_or(TargetError::TooLong(MAX_EXPANDED_BYTES))?;
             return Ok(Self::Exec { container: id.clone(), command });
         }
         if let Some(http) = &probe.http_get {
@@ -87,9 +88,9 @@ impl Target {
 }
 
 /// `$(VAR)` by what the spec itself says of the container's variables: one whose value comes from elsewhere is empty here, as
-/// upstream's probes have it.
-fn expanded(word: &str, container: &Container) -> String {
-    expand(word, |name| {
+/// upstream's probes have it. `None` for what becomes too long.
+fn expanded(word: &str, container: &Container) -> Option<String> {
+    expand(word, MAX_EXPANDED_BYTES, |name| {
         let mut known = container.env.iter().flatten().rev().filter(|variable| variable.name == name);
         known.next().map(|variable| variable.value.as_deref().unwrap_or_default())
     })

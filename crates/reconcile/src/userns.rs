@@ -1,11 +1,11 @@
 //! User namespaces: which users of the node a pod's users are (`hostUsers: false`).
 //!
 //! Each pod has a range of IDs of its own, written to `<root>/pods/<uid>/userns` (upstream's file) before it is used and
-//! gone with the pod's directory. A range is free when no file names it, and no sandbox of a pod whose file is gone or
-//! cannot be used.
+//! gone with the pod's directory. A range is free when no file names it, and no sandbox of a pod whose file, or directory, is
+//! gone or cannot be used.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -13,7 +13,7 @@ use std::{
 use k8s_cri::v1::{IdMapping, NamespaceMode, UserNamespace};
 use mainstay_cri::CriError;
 use mainstay_podspec::runtime::SpecError;
-use mainstay_types::{PodExt as _, PodUid};
+use mainstay_types::{PodExt as _, PodUid, labels};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
@@ -161,11 +161,13 @@ pub(crate) async fn ensure(shared: &Shared, order: &Order) -> Result<Option<User
     }
     // One at a time: who comes second must see the first one's file.
     let mut without = shared.user_namespaces.lock().await;
-    let record = match in_runtime(shared, &desired.uid).await? {
+    let sandboxes = sandboxes(shared).await?;
+    let own = sandboxes.get(&desired.uid).map(Vec::as_slice).unwrap_or_default();
+    let record = match made_with(shared, own).await? {
         Sandboxes::Apart(record) => record,
         Sandboxes::None | Sandboxes::NodesUsers => {
             let pool = shared.config.id_pool;
-            let taken = taken(shared, &desired.uid, &mut without).await?;
+            let taken = taken(shared, &desired.uid, &sandboxes, &mut without).await?;
             let mapping = pool.lowest_free(&taken).ok_or(UsernsError::Exhausted { per_pod: pool.per_pod })?;
             info!(first = mapping.host_id, length = mapping.length, "user IDs for the pod");
             Record::one(mapping)
@@ -190,10 +192,11 @@ enum Sandboxes {
     Apart(Record),
 }
 
-async fn in_runtime(shared: &Shared, uid: &PodUid) -> Result<Sandboxes, CriError> {
+/// What some sandboxes, all of one pod, were made with.
+async fn made_with(shared: &Shared, sandboxes: &[String]) -> Result<Sandboxes, CriError> {
     let mut found = Sandboxes::None;
-    for sandbox in shared.config.cri.list_sandboxes(Some(uid.as_str())).await? {
-        let status = match shared.config.cri.sandbox_status(&sandbox.id).await {
+    for sandbox in sandboxes {
+        let status = match shared.config.cri.sandbox_status(sandbox).await {
             Ok(response) => response.status.unwrap_or_default(),
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(error),
@@ -209,11 +212,24 @@ async fn in_runtime(shared: &Shared, uid: &PodUid) -> Result<Sandboxes, CriError
     Ok(found)
 }
 
-/// The ranges of all other pods. A file that is gone or cannot be used is rebuilt from the runtime, or is nobody's.
-/// `without` has the pods whose sandboxes have the node's users, so that the runtime is asked about each of them once.
+/// The sandboxes that the runtime has, by the UID of their pod.
+async fn sandboxes(shared: &Shared) -> Result<HashMap<PodUid, Vec<String>>, CriError> {
+    let mut found: HashMap<PodUid, Vec<String>> = HashMap::new();
+    for sandbox in shared.config.cri.list_sandboxes(None).await? {
+        if let Some(uid) = labels::owner(&sandbox.labels) {
+            found.entry(uid).or_default().push(sandbox.id);
+        }
+    }
+    Ok(found)
+}
+
+/// The ranges of all other pods: by their files, and by the sandboxes of those whose file is gone or cannot be used, with their
+/// directory perhaps. Such a file is written again. `without` has the pods whose sandboxes have the node's users, so that the runtime is
+/// asked about each of them once.
 async fn taken(
     shared: &Shared,
     own: &PodUid,
+    sandboxes: &HashMap<PodUid, Vec<String>>,
     without: &mut HashSet<PodUid>,
 ) -> Result<Vec<Mapping>, UsernsError> {
     let pods = shared.config.node.root_dir.join("pods");
@@ -222,27 +238,32 @@ async fn taken(
         names.collect::<io::Result<Vec<String>>>()
     })
     .await?;
-    let uids: HashSet<PodUid> = uids.into_iter().map(PodUid::from).filter(|uid| uid != own).collect();
-    without.retain(|uid| uids.contains(uid));
     let mut taken = Vec::new();
-    for uid in uids {
-        let path = file(shared, &uid);
-        let found = read(&path).await?;
-        if let Found::Good(record) = found {
-            taken.extend(record.uid_mappings);
+    let mut good = HashSet::new();
+    for uid in uids.into_iter().map(PodUid::from) {
+        if let Found::Good(record) = read(&file(shared, &uid)).await? {
+            if uid != *own {
+                taken.extend(record.uid_mappings);
+            }
+            good.insert(uid);
+        }
+    }
+    without.retain(|uid| sandboxes.contains_key(uid));
+    for (uid, sandboxes) in sandboxes {
+        if uid == own || good.contains(uid) || without.contains(uid) {
             continue;
         }
-        if without.contains(&uid) {
-            continue;
-        }
-        match in_runtime(shared, &uid).await? {
+        match made_with(shared, sandboxes).await? {
             Sandboxes::Apart(record) => {
-                warn!(path = %path.display(), "the file with a pod's user IDs is gone or cannot be used; written again from the runtime");
-                write(&path, &record).await?;
+                let path = file(shared, uid);
+                warn!(path = %path.display(), "the file with a pod's user IDs is gone or cannot be used; its IDs are known from the runtime");
+                if path.parent().is_some_and(Path::is_dir) {
+                    write(&path, &record).await?;
+                }
                 taken.extend(record.uid_mappings);
             }
             Sandboxes::NodesUsers => {
-                without.insert(uid);
+                without.insert(uid.clone());
             }
             Sandboxes::None => {}
         }

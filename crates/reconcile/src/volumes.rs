@@ -53,12 +53,15 @@ pub(crate) enum TearDownError {
     /// Something hangs.
     #[error("cannot take down the pod's volumes: {0}")]
     Hung(#[from] Hung),
+    /// mainstay itself ends.
+    #[error("the pod's volumes are still being taken down; the next start goes on with it")]
+    Ending,
 }
 
 impl TearDownError {
-    /// Nothing is wrong, there is only much to remove.
-    pub(crate) fn is_removing(&self) -> bool {
-        matches!(self, Self::Hung(hung) if hung.removing)
+    /// Nothing is wrong: there is only much to remove, or no time left for it in this life.
+    pub(crate) fn is_only_long(&self) -> bool {
+        matches!(self, Self::Hung(Hung { removing: true, .. }) | Self::Ending)
     }
 }
 
@@ -341,7 +344,8 @@ pub(crate) async fn tear_down(shared: &Shared, order: &Order) -> Result<(), Tear
     loop {
         let dir = dir.clone();
         let work = move |progress: &mainstay_volume::Progress| mainstay_volume::tear_down(&dir, progress);
-        match shared.config.volume_jobs.run(uid.as_str(), PATIENCE, work).await {
+        let done = shared.config.volume_jobs.run(uid.as_str(), PATIENCE, work);
+        match order.cancel.in_this_life(done).await.ok_or(TearDownError::Ending)? {
             // What hangs is told of soon; what only has much to remove is waited for.
             Err(hung) if hung.removing && begun.elapsed() < REMOVE_PATIENCE => {}
             done => break done??,

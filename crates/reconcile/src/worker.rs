@@ -534,7 +534,7 @@ async fn carry_out(shared: &Shared, order: &mut Order) -> JobEnd {
 /// who is using it; one with much in it goes by and by.
 fn not_gone(shared: &Shared, order: &Order, error: &CleanupError, what: &'static str) -> JobEnd {
     match error {
-        CleanupError::Volumes(error) if error.is_removing() => info!(%error, "the pod's end takes long"),
+        CleanupError::Volumes(error) if error.is_only_long() => info!(%error, "the pod's end takes long"),
         CleanupError::Volumes(error) => {
             warn!(%error, "{what}");
             let text = format!("Unable to take down a volume of the pod, trying again: {error}");

@@ -84,6 +84,16 @@ pub enum VolumeError {
         /// The volume's root.
         root: PathBuf,
     },
+    /// A part of a volume that is a link, or lies behind one, to what does not exist.
+    #[error(
+        "subPath {sub_path:?} of {root} is or goes through a symbolic link to what does not exist; make its target, or remove the link", root = root.display()
+    )]
+    Dangling {
+        /// The part.
+        sub_path: String,
+        /// The volume's root.
+        root: PathBuf,
+    },
     /// The volume has no directory in which a part could be.
     #[error("subPath {sub_path:?}: {root} is not a directory; mount it without subPath", root = root.display())]
     NoDirectory {

@@ -21,7 +21,8 @@ pub struct Progress {
     doing: Mutex<String>,
     /// Files that were given to the pod's group, and one more; 0 while none are being given.
     given: AtomicU64,
-    removing: AtomicBool,
+    /// Files that were removed.
+    removed: AtomicU64,
     abandoned: AtomicBool,
 }
 
@@ -29,14 +30,12 @@ impl Progress {
     /// Says what is being done from now on.
     pub fn doing(&self, what: impl Into<String>) {
         self.given.store(0, Ordering::Relaxed);
-        self.removing.store(false, Ordering::Relaxed);
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 
-    /// Says that files are being removed from now on, which takes as long as there are many.
-    pub(crate) fn removing(&self, what: impl Into<String>) {
-        self.doing(what);
-        self.removing.store(true, Ordering::Relaxed);
+    /// Where files that are removed are counted, which takes as long as there are many.
+    pub(crate) const fn removed(&self) -> &AtomicU64 {
+        &self.removed
     }
 
     /// Says that it is giving files to the pod's group, and how many it has given.
@@ -65,7 +64,7 @@ pub struct Hung {
     pub seconds: u64,
     /// It goes through a volume to give it to the pod's group, and has given so many files.
     pub given: Option<u64>,
-    /// It removes files. There may just be many.
+    /// Files were removed while somebody waited for it: it does not hang, there are just many.
     pub removing: bool,
 }
 
@@ -94,12 +93,17 @@ struct Job {
 }
 
 impl Job {
-    fn hung(&self) -> Hung {
+    fn removed(&self) -> u64 {
+        self.progress.removed.load(Ordering::Relaxed)
+    }
+
+    /// For one who began to wait when so many files had been removed.
+    fn hung(&self, removed_before: u64) -> Hung {
         Hung {
             doing: self.progress.text(),
             seconds: self.begun.elapsed().as_secs(),
             given: self.progress.given.load(Ordering::Relaxed).checked_sub(1),
-            removing: self.progress.removing.load(Ordering::Relaxed),
+            removing: self.removed() > removed_before,
         }
     }
 }
@@ -152,9 +156,10 @@ impl Jobs {
                     }
                 }
             };
+            let removed_before = earlier.removed();
             let mut ended = earlier.ended.subscribe();
             if tokio::time::timeout_at(deadline, ended.wait_for(|ended| *ended)).await.is_err() {
-                return Err(earlier.hung());
+                return Err(earlier.hung(removed_before));
             }
         };
         let registered = Registered { jobs: self.clone(), key: key.to_owned(), job: Arc::clone(&job) };
@@ -178,7 +183,7 @@ impl Jobs {
                 let doing = format!("{} (it died)", job.progress.text());
                 Err(Hung { doing, seconds: 0, given: None, removing: false })
             }
-            Err(_) => Err(job.hung()),
+            Err(_) => Err(job.hung(0)),
         }
     }
 
@@ -233,21 +238,27 @@ mod tests {
     #[tokio::test]
     async fn removing_much_is_not_taken_for_hanging() {
         let jobs = Jobs::default();
-        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let (step, steps) = std::sync::mpsc::channel::<()>();
         let work = move |progress: &Progress| {
-            progress.doing("unmounting x");
-            progress.removing("removing x");
-            wait.recv().ok();
+            progress.doing("removing x");
+            while steps.recv().is_ok() {
+                progress.removed().fetch_add(1, Ordering::Relaxed);
+            }
         };
-        let hung = jobs.run("a", Duration::from_secs(5), work).await.unwrap_err();
+        step.send(()).unwrap();
+        let hung = jobs.run("a", Duration::from_secs(1), work).await.unwrap_err();
         assert!(hung.removing && hung.to_string().contains("much to remove"), "{hung}");
-        release.send(()).unwrap();
-        let hung = jobs.run("b", Duration::from_millis(50), |progress| {
-            progress.removing("removing x");
-            progress.doing("unmounting y");
-            std::thread::sleep(Duration::from_secs(1));
+        // Who waits for it next, while it removes nothing, is told that it hangs, and later that it goes on.
+        let again = || jobs.run("a", Duration::from_millis(200), |_| ());
+        let hung = again().await.unwrap_err();
+        assert!(!hung.removing && hung.to_string().contains("reachable"), "{hung}");
+        let (hung, ()) = tokio::join!(again(), async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            step.send(()).unwrap();
         });
-        assert!(!hung.await.unwrap_err().removing);
+        assert!(hung.unwrap_err().removing);
+        drop(step);
+        jobs.run("a", Duration::from_secs(5), |_| ()).await.unwrap();
     }
 
     #[tokio::test]

@@ -35,6 +35,7 @@ pub fn bind_sub_path(
     let failed = |action| {
         move |errno| match errno {
             Errno::XDEV | Errno::LOOP | Errno::AGAIN => escapes(),
+            Errno::NOLINK => VolumeError::Dangling { sub_path: sub_path.to_owned(), root: root.to_owned() },
             errno => VolumeError::io(action, root.join(sub_path))(errno),
         }
     };
@@ -108,8 +109,9 @@ fn make_part(volume: &OwnedFd, root: &Path, sub_path: &str) -> Result<OwnedFd, E
                 made_any = true;
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let below = match rustix::fs::openat(&at, *part, flags, Mode::empty()) {
-                    // A link, perhaps a dangling one, stands where the directory should be.
-                    Err(Errno::NOTDIR) => return Err(Errno::LOOP),
+                    // A link to what does not exist stands where the directory should be. Nothing is made behind it: wherever it
+                    // leads, nobody asked for a directory there.
+                    Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::NOLINK),
                     below => below?,
                 };
                 rustix::fs::fchmod(&below, mode(bits))?;

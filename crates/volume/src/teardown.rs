@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mainstay_host::{Host, remove_dir_all_one_fs};
+use mainstay_host::{Host, remove_dir_all_counting};
 use rustix::mount::UnmountFlags;
 
 use crate::{Progress, VolumeError, subpath::unmount};
@@ -47,8 +47,8 @@ pub fn tear_down(pod_dir: &Path, progress: &Progress) -> Result<(), VolumeError>
     }
     for name in ["volume-subpaths", "volumes", "plugins"] {
         let path: PathBuf = real.join(name);
-        progress.removing(format!("removing {}", path.display()));
-        remove_dir_all_one_fs(&path)?;
+        progress.doing(format!("removing {}", path.display()));
+        remove_dir_all_counting(&path, progress.removed())?;
     }
     Ok(())
 }

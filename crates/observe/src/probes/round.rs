@@ -14,7 +14,7 @@ use super::prober::Key;
 
 /// As often is it tried when it cannot be.
 const TRIES: usize = 3;
-/// At most so many commands run in containers at once for probes.
+/// At most so many commands are being started in containers at once for probes.
 const NODE_SLOTS: usize = 16;
 /// So many of them can be one pod's: a pod with many probes holds up nobody's but its own.
 const POD_SLOTS: usize = 2;
@@ -22,16 +22,35 @@ const POD_SLOTS: usize = 2;
 /// limit, in however many pods, must not keep others from being asked, nor those of a sidecar the main container's.
 const STARTING: Duration = Duration::from_millis(500);
 
+/// So many run at once, hanging or not: each is a process in a container, one beside it and a call to the runtime.
+const NODE_RUNNING: usize = 512;
+/// So many of them can be one pod's. A pod whose commands hang has its others wait, and takes little from its neighbours.
+const POD_RUNNING: usize = 16;
+
 /// Turns at running a command.
 #[derive(Clone)]
 pub(super) struct ExecSlots {
-    node: Arc<Semaphore>,
-    pod: Arc<Semaphore>,
+    node: Arc<Turns>,
+    pod: Arc<Turns>,
+}
+
+/// Semaphores are never closed.
+struct Turns {
+    starting: Arc<Semaphore>,
+    running: Arc<Semaphore>,
+}
+
+impl Turns {
+    fn new(starting: usize, running: usize) -> Arc<Self> {
+        let semaphore = |count| Arc::new(Semaphore::new(count));
+        Arc::new(Self { starting: semaphore(starting), running: semaphore(running) })
+    }
 }
 
 /// A turn, until it is dropped.
 pub(super) struct Slot {
     starting: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    _running: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
 impl Slot {
@@ -50,20 +69,21 @@ impl Slot {
 
 impl ExecSlots {
     pub(super) fn of_node() -> Self {
-        Self { node: Arc::new(Semaphore::new(NODE_SLOTS)), pod: Arc::new(Semaphore::new(POD_SLOTS)) }
+        Self { node: Turns::new(NODE_SLOTS, NODE_RUNNING), pod: Turns::new(POD_SLOTS, POD_RUNNING) }
     }
 
     /// Those of one more pod.
     pub(super) fn of_pod(&self) -> Self {
-        Self { node: Arc::clone(&self.node), pod: Arc::new(Semaphore::new(POD_SLOTS)) }
+        Self { node: Arc::clone(&self.node), pod: Turns::new(POD_SLOTS, POD_RUNNING) }
     }
 
     /// Waits for a turn; they are never closed, so there always is one. The pod's own first: who waits for that must hold
     /// nothing that others could have.
     pub(super) async fn turn(&self) -> Option<Slot> {
-        let pod = Arc::clone(&self.pod).acquire_owned().await.ok()?;
-        let node = Arc::clone(&self.node).acquire_owned().await.ok()?;
-        Some(Slot { starting: Some((pod, node)) })
+        let turn = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
+        let pod = (turn(&self.pod.running).await.ok()?, turn(&self.pod.starting).await.ok()?);
+        let node = (turn(&self.node.running).await.ok()?, turn(&self.node.starting).await.ok()?);
+        Some(Slot { starting: Some((pod.1, node.1)), _running: (pod.0, node.0) })
     }
 }
 
@@ -147,6 +167,30 @@ mod tests {
         let node = ExecSlots::of_node();
         let slots = (0..2 * NODE_SLOTS).map(|_| node.of_pod().turn().now_or_never().flatten());
         assert_eq!(slots.collect::<Vec<_>>().iter().flatten().count(), NODE_SLOTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commands_that_run_are_bounded_too() {
+        let node = ExecSlots::of_node();
+        let pod = node.of_pod();
+        let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let hang = |slots: &ExecSlots| {
+            let (slots, running) = (slots.clone(), Arc::clone(&running));
+            async move {
+                let mut slot = slots.turn().await.unwrap();
+                running.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                slot.during(std::future::pending::<()>()).await;
+            }
+        };
+        let count = |work: Vec<_>| async {
+            let before = running.load(std::sync::atomic::Ordering::Relaxed);
+            let all = futures_util::future::join_all(work);
+            tokio::time::timeout(Duration::from_secs(600), all).await.unwrap_err();
+            running.load(std::sync::atomic::Ordering::Relaxed) - before
+        };
+        assert_eq!(count((0..100).map(|_| hang(&pod)).collect()).await, POD_RUNNING);
+        let pods: Vec<_> = (0..2 * NODE_RUNNING).map(|_| node.of_pod()).collect();
+        assert_eq!(count(pods.iter().map(hang).collect()).await, NODE_RUNNING);
     }
 
     #[tokio::test]

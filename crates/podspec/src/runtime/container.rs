@@ -10,8 +10,12 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 use mainstay_types::{ContainerKind, Objects, PodExt as _, annotations, container_hash, labels};
 
 use super::{
-    EnvFiles, NodeSettings, SpecError, container_ports_json, env::environment, expand,
-    lifecycle_handler_json, linux::container_resources, security::container_security,
+    EnvFiles, NodeSettings, SpecError, container_ports_json,
+    env::environment,
+    expand::{MAX_EXPANDED_BYTES, MAX_PROGRAM_BYTES, expand},
+    lifecycle_handler_json,
+    linux::container_resources,
+    security::container_security,
 };
 
 /// What a container's configuration depends on beside the pod.
@@ -81,11 +85,20 @@ pub fn container_config(
     let envs = environment(pod, container, context)?;
     let security_context = container_security(pod, container, context)?;
     // Of a variable that is there twice (once from a device plugin), the later one counts.
-    let expanded = |texts: &Option<Vec<String>>| {
-        let lookup = |name: &str| envs.iter().rev().find(|env| env.key == name).map(|env| env.value.as_str());
-        texts.iter().flatten().map(|text| expand(text, lookup)).collect::<Vec<_>>()
+    let lookup = |name: &str| envs.iter().rev().find(|env| env.key == name).map(|env| env.value.as_str());
+    let mut left = MAX_PROGRAM_BYTES;
+    let mut expanded = |field: &str, texts: &Option<Vec<String>>| -> Result<Vec<String>, SpecError> {
+        let one = |text: &String| {
+            let what = || format!("a word of {field} of container {}", container.name);
+            let text = expand(text, MAX_EXPANDED_BYTES, lookup)
+                .ok_or_else(|| SpecError::TooLong { what: what() })?;
+            let too_much = || SpecError::TooMuch { container: container.name.clone() };
+            left = left.checked_sub(text.len()).ok_or_else(too_much)?;
+            Ok(text)
+        };
+        texts.iter().flatten().map(one).collect()
     };
-    let (command, args) = (expanded(&container.command), expanded(&container.args));
+    let (command, args) = (expanded("command", &container.command)?, expanded("args", &container.args)?);
 
     let mut mounts = context.mounts.clone();
     if let Some(userns) = security_context.namespace_options.as_ref().and_then(|n| n.userns_options.as_ref())

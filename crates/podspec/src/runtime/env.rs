@@ -15,7 +15,7 @@ use mainstay_types::{FullName, Objects, PodExt as _, Quantity};
 use super::{
     ContainerContext, ResourceList, SpecError,
     container::key_value,
-    expand,
+    expand::{MAX_EXPANDED_BYTES, MAX_PROGRAM_BYTES, expand},
     resources::{limit, pod_level_limit, request},
     services::service_variables,
 };
@@ -46,14 +46,14 @@ pub fn environment(
     container: &Container,
     context: &ContainerContext<'_>,
 ) -> Result<Vec<KeyValue>, SpecError> {
-    let mut variables = Variables::default();
+    let mut variables = Variables { left: MAX_PROGRAM_BYTES, ..Variables::default() };
     let services = service_variables(pod, context.objects);
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
             if let Some(object) = config_map(context.objects, pod, &reference.name, reference.optional)? {
                 for (key, value) in object.data.iter().flatten() {
-                    variables.set(format!("{prefix}{key}"), value.clone());
+                    variables.set(container, format!("{prefix}{key}"), value.clone())?;
                 }
             }
         } else if let Some(reference) = &source.secret_ref
@@ -61,25 +61,29 @@ pub fn environment(
         {
             for key in secret_keys(&object) {
                 let value = secret_text(pod, &reference.name, &object, key)?.unwrap_or_default();
-                variables.set(format!("{prefix}{key}"), value);
+                variables.set(container, format!("{prefix}{key}"), value)?;
             }
         }
     }
     for variable in container.env.iter().flatten() {
         let value = match (variable.value.as_deref().unwrap_or_default(), &variable.value_from) {
             ("", Some(source)) => resolve(pod, container, source, context)?,
-            (value, _) => Some(expand(value, |name| {
-                variables.get(name).or_else(|| services.get(name).map(String::as_str))
-            })),
+            (value, _) => {
+                let lookup =
+                    |name: &str| variables.get(name).or_else(|| services.get(name).map(String::as_str));
+                let too_long =
+                    || SpecError::TooLong { what: format!("the environment variable {}", variable.name) };
+                Some(expand(value, MAX_EXPANDED_BYTES, lookup).ok_or_else(too_long)?)
+            }
         };
         if let Some(value) = value {
-            variables.set(variable.name.clone(), value);
+            variables.set(container, variable.name.clone(), value)?;
         }
     }
     for (name, value) in services {
         // The pod's own word wins.
         if variables.get(&name).is_none() {
-            variables.set(name, value);
+            variables.set(container, name, value)?;
         }
     }
     let granted = context.grants.envs.iter().map(|(key, value)| key_value(key, value));
@@ -91,6 +95,8 @@ pub fn environment(
 struct Variables {
     list: Vec<KeyValue>,
     places: HashMap<String, usize>,
+    /// Bytes that there is still room for.
+    left: usize,
 }
 
 impl Variables {
@@ -98,7 +104,10 @@ impl Variables {
         self.places.get(name).and_then(|place| self.list.get(*place)).map(|variable| variable.value.as_str())
     }
 
-    fn set(&mut self, name: String, value: String) {
+    /// What is set again counts twice, which nobody does often enough to mind.
+    fn set(&mut self, container: &Container, name: String, value: String) -> Result<(), SpecError> {
+        let left = self.left.checked_sub(name.len() + value.len());
+        self.left = left.ok_or_else(|| SpecError::TooMuch { container: container.name.clone() })?;
         match self.places.get(&name).and_then(|place| self.list.get_mut(*place)) {
             Some(variable) => variable.value = value,
             None => {
@@ -106,6 +115,7 @@ impl Variables {
                 self.list.push(key_value(name, value));
             }
         }
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why a pod cannot be turned into CRI messages.
 
+use super::expand::{MAX_EXPANDED_BYTES, MAX_PROGRAM_BYTES};
+
 /// Why a sandbox's or a container's configuration cannot be made. The texts are upstream's where it has one, because
 /// people search for them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +41,22 @@ pub enum SpecError {
         name: String,
         /// The key.
         key: String,
+    },
+    /// `$(VAR)` makes too much of a text.
+    #[error(
+        "{what} becomes longer than {MAX_EXPANDED_BYTES} bytes when $(VAR) is replaced, and Linux takes 128 KiB; refer to shorter variables, or give long texts in a file of a volume"
+    )]
+    TooLong {
+        /// Which.
+        what: String,
+    },
+    /// All of them together are too much.
+    #[error(
+        "environment, command or arguments of container {container:?} are longer than {MAX_PROGRAM_BYTES} bytes, and Linux starts no program with more than 6 MiB; give long texts in a file of a volume"
+    )]
+    TooMuch {
+        /// The container.
+        container: String,
     },
     /// A `fieldRef` of another API version.
     #[error("unsupported pod version: {0}")]

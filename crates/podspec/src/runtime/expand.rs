@@ -1,44 +1,62 @@
 //! `$(VAR)` in environment values, commands and arguments.
 
+/// What one value, argument or path may become. Linux takes 128 KiB for one, so that nothing that could run is refused.
+pub const MAX_EXPANDED_BYTES: usize = 1 << 20;
+
+/// What a container's environment, and its command with its arguments, may have.
+pub(super) const MAX_PROGRAM_BYTES: usize = 8 << 20;
+
 /// Expands `$(VAR)` by `lookup`. A name that is not found stays as it is written, `$$` is a literal `$`, and an
-/// unterminated `$(` is kept.
-pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
-    let mut output = String::with_capacity(input.len());
+/// unterminated `$(` is kept. `None` when more than `max` bytes would come of it: variables that name others, which name others,
+/// make gigabytes of a page.
+pub fn expand<'a>(input: &str, max: usize, lookup: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let mut output = Bounded { text: String::with_capacity(input.len().min(max)), max };
     let mut rest = input;
     while let Some((before, after)) = rest.split_once('$') {
-        output.push_str(before);
+        output.push(before)?;
         let mut tail = after.chars();
         rest = match tail.next() {
             None => {
-                output.push('$');
+                output.push("$")?;
                 after
             }
             Some('$') => {
-                output.push('$');
+                output.push("$")?;
                 tail.as_str()
             }
             Some('(') => match tail.as_str().split_once(')') {
                 Some((name, behind)) => {
                     match lookup(name) {
-                        Some(value) => output.push_str(value),
-                        None => output.extend(["$(", name, ")"]),
+                        Some(value) => output.push(value)?,
+                        None => ["$(", name, ")"].into_iter().try_for_each(|part| output.push(part))?,
                     }
                     behind
                 }
                 None => {
-                    output.push_str("$(");
+                    output.push("$(")?;
                     tail.as_str()
                 }
             },
             Some(other) => {
-                output.push('$');
-                output.push(other);
+                output.push("$")?;
+                output.push(other.encode_utf8(&mut [0; 4]))?;
                 tail.as_str()
             }
         };
     }
-    output.push_str(rest);
-    output
+    output.push(rest)?;
+    Some(output.text)
+}
+
+struct Bounded {
+    text: String,
+    max: usize,
+}
+
+impl Bounded {
+    fn push(&mut self, part: &str) -> Option<()> {
+        (part.len() <= self.max.saturating_sub(self.text.len())).then(|| self.text.push_str(part))
+    }
 }
 
 #[cfg(test)]
@@ -84,7 +102,19 @@ mod tests {
             ("$é$(VAR_A)", "$éA"),
             ("$(é)$(VAR_A)", "$(é)A"),
         ] {
-            assert_eq!(expand(input, lookup), expected, "{input}");
+            assert_eq!(expand(input, MAX_EXPANDED_BYTES, lookup).as_deref(), Some(expected), "{input}");
         }
+    }
+
+    #[test]
+    fn what_would_become_too_long_is_refused() {
+        let long = "x".repeat(100);
+        let lookup = |name: &str| (name == "LONG").then_some(long.as_str());
+        let length = |input: &str| expand(input, 250, lookup).map(|text| text.len());
+        assert_eq!(length(&"$(LONG)".repeat(2)), Some(200));
+        assert_eq!(length(&"$(LONG)".repeat(3)), None);
+        assert_eq!(length(&format!("{}{}", "$(LONG)".repeat(2), "y".repeat(50))), Some(250));
+        assert_eq!(length(&format!("{}{}", "$(LONG)".repeat(2), "y".repeat(51))), None);
+        assert_eq!(length(&"$(NONE)".repeat(36)), None);
     }
 }

@@ -40,7 +40,7 @@ const ROWS: &[Row] = &[
     works("status.containerStatuses[].ready", STARTS),
     works("status.containerStatuses[].started", STARTS),
     works("status.containerStatuses[].restartCount", CRASHES),
-    works("status.containerStatuses[].state.running", STARTS),
+    works("status.containerStatuses[].state.running", &["probes::thresholds_and_delays_are_kept"]),
     works("status.containerStatuses[].state.terminated", ENDS),
     not_yet("status.containerStatuses[].state.terminated.signal", SIGNAL),
     works("status.containerStatuses[].state.waiting", WAITS),

@@ -7,6 +7,7 @@ pub(super) const AREA: Area = Area { title: "Volumes", rows: ROWS };
 const GONE: &str = "its driver was removed from Kubernetes; the pod will not start: use CSI";
 const GONE_WITH_OBJECTS: &str = "its driver was removed from Kubernetes; refused in a file";
 const DRIVER: &str = "this version has no driver for it; a container that mounts it will not start";
+const MAKES_CLAIMS: &str = "the cluster's controller makes the claim from it";
 const ALPHA: &str = "an alpha field; ignored";
 
 const ROWS: &[Row] = &[
@@ -105,6 +106,14 @@ const ROWS: &[Row] = &[
         "this version does not talk to CSI drivers; refused in a file, and a pod with it does not start",
     ),
     works("spec.volumes[].ephemeral", &["claims::claims_are_resolved_waited_for_and_kept"]),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.metadata", MAKES_CLAIMS),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.dataSource", MAKES_CLAIMS),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.dataSourceRef", MAKES_CLAIMS),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", MAKES_CLAIMS),
+    not_yet(
+        "spec.volumes[].ephemeral.volumeClaimTemplate.spec.volumeMode",
+        "only volumes with a file system are mounted; a pod that is to have a block device does not start and says so",
+    ),
     works("spec.volumes[].persistentVolumeClaim", &["claims::claims_are_resolved_waited_for_and_kept"]),
     not_yet("spec.volumes[].awsElasticBlockStore", GONE),
     not_yet("spec.volumes[].azureDisk", GONE),

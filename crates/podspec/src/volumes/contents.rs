@@ -56,6 +56,11 @@ impl Object {
 }
 
 impl Contents {
+    /// They are nobody else's.
+    pub(super) const fn is_own(&self) -> bool {
+        matches!(self.0, Source::Own(_))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

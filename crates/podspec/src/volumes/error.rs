@@ -61,6 +61,16 @@ pub enum VolumeSpecError {
         /// The most there may be.
         max: usize,
     },
+    /// What is made for a volume is too much.
+    #[error(
+        "with {what} the volume holds more than {max} bytes that are made for it; show less, or in several volumes"
+    )]
+    TooMuchMade {
+        /// The last that was made.
+        what: String,
+        /// The most there may be.
+        max: usize,
+    },
     /// A field or resource of the downward API.
     #[error("{0}")]
     Downward(#[from] SpecError),
@@ -207,6 +217,16 @@ pub enum VolumeSpecError {
         mount_path: String,
         /// The variable.
         variable: String,
+    },
+    /// A subPathExpr that becomes no path.
+    #[error(
+        "subPathExpr {expression:?} of mount {mount_path:?} becomes longer than the 4096 bytes of a path; refer to shorter variables"
+    )]
+    SubPathTooLong {
+        /// How the expression begins.
+        expression: String,
+        /// Where it is mounted.
+        mount_path: String,
     },
     /// A sub path that leads out of the volume.
     #[error("subPath {path:?} of mount {mount_path:?} must be relative and must not contain '..'")]

@@ -6,6 +6,7 @@ use k8s_cri::v1::MountPropagation;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
 use mainstay_types::PodExt as _;
 
+use super::payload::PATH_MAX_BYTES;
 use super::{VolumeSpecError, paths};
 use crate::runtime::{NodeSettings, expand};
 
@@ -207,7 +208,7 @@ fn sub_path<'e>(
     let text = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
         (_, Some(expression)) if !expression.is_empty() => {
             let missing = std::cell::RefCell::new(None);
-            let text = expand(expression, |name| {
+            let text = expand(expression, PATH_MAX_BYTES, |name| {
                 let value = variable(name).filter(|value| !value.is_empty());
                 if value.is_none() {
                     missing.borrow_mut().get_or_insert_with(|| name.to_owned());
@@ -221,7 +222,10 @@ fn sub_path<'e>(
                     variable,
                 });
             }
-            text
+            text.ok_or_else(|| VolumeSpecError::SubPathTooLong {
+                expression: expression.chars().take(80).collect(),
+                mount_path: mount.mount_path.clone(),
+            })?
         }
         (Some(text), _) => text.to_owned(),
         _ => return Ok(None),

@@ -15,8 +15,12 @@ use crate::{
 
 /// The most that a ConfigMap or Secret may hold.
 const DATA_MAX_BYTES: usize = 1 << 20;
+/// The most that a volume may hold of what is made for it alone: tokens, certificates, trust bundles, the downward API. Each of its items may
+/// show 256 KiB of annotations, and there is no bound on items.
+const MADE_MAX_BYTES: usize = 8 << 20;
 const NAME_MAX_BYTES: usize = 255;
-const PATH_MAX_BYTES: usize = 4096;
+/// As Linux has it.
+pub(super) const PATH_MAX_BYTES: usize = 4096;
 /// How many names a file's path in a volume may have. Kubernetes has no bound, and nobody has use for more.
 pub const MAX_PATH_PARTS: usize = 64;
 const DEFAULT_MODE: u32 = 0o644;
@@ -48,7 +52,7 @@ pub(super) fn payload(
     volume: &Volume,
     context: &VolumeContext<'_>,
 ) -> Result<Option<Payload>, VolumeSpecError> {
-    let mut draft = Draft { pod, context, files: Payload::new() };
+    let mut draft = Draft { pod, context, files: Payload::new(), made_bytes: 0 };
     if let Some(source) = &volume.config_map {
         let mode = bits(source.default_mode, DEFAULT_MODE);
         draft.config_map(&source.name, source.items.as_deref(), source.optional, mode)?;
@@ -101,6 +105,8 @@ struct Draft<'a> {
     pod: &'a Pod,
     context: &'a VolumeContext<'a>,
     files: Payload,
+    /// Bytes of files that are not an object's own: these are made for the volume, and held for it alone.
+    made_bytes: usize,
 }
 
 impl Draft<'_> {
@@ -287,6 +293,12 @@ impl Draft<'_> {
     ) -> Result<(), VolumeSpecError> {
         if let Some(why) = path_problem(path) {
             return Err(VolumeSpecError::Path { what: what(), path: path.to_owned(), why });
+        }
+        if contents.is_own() {
+            self.made_bytes = self.made_bytes.saturating_add(contents.bytes().len());
+            if self.made_bytes > MADE_MAX_BYTES {
+                return Err(VolumeSpecError::TooMuchMade { what: what(), max: MADE_MAX_BYTES });
+            }
         }
         // `a//b/./c` is `a/b/c`: two spellings of one file are one file.
         let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();

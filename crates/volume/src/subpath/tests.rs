@@ -89,11 +89,14 @@ fn links_are_followed_only_within_the_volume() {
         assert_eq!(inode(&place.target()), inode(&volume.join("sub/deep")), "{sub_path}");
         unmount(&place.target(), UnmountFlags::DETACH).unwrap();
     }
-    for sub_path in
-        ["up", "up/file", "absolute", "magic", "magic/etc", "dangling", "dangling/x", "dangling-out", "../v"]
-    {
+    symlink(volume.join("releases/7"), volume.join("current")).unwrap();
+    let refused = ["up", "up/file", "absolute", "magic", "magic/etc", "dangling-out", "../v"];
+    let dangling = ["dangling", "dangling/x", "current", "current/x"];
+    let out = refused.map(|sub_path| (sub_path, "leads out of the volume"));
+    let nowhere = dangling.map(|sub_path| (sub_path, "symbolic link to what does not exist"));
+    for (sub_path, why) in out.into_iter().chain(nowhere) {
         let error = place.bind(sub_path).unwrap_err();
-        assert!(error.contains("leads out of the volume"), "{sub_path}: {error}");
+        assert!(error.contains(why), "{sub_path}: {error}");
         assert_eq!(mounts_at(&place.target()), 0, "{sub_path}");
     }
     assert!(!place.0.path().join("outside/new").exists());

@@ -38,6 +38,31 @@ fn literals_expand_against_what_stands_before() {
     );
 }
 
+/// A page of variables that name one another would be gigabytes.
+#[test]
+fn variables_that_grow_are_refused() {
+    let mut env = format!("{{name: A0, value: '{}'}}", "x".repeat(1000));
+    for level in 1..5 {
+        let (before, hundred) = (level - 1, 100);
+        env += &format!(", {{name: A{level}, value: '{}'}}", format!("$(A{before})").repeat(hundred));
+    }
+    let bomb = format!("env: [{env}]");
+    let error = World::default().config(&pod_of(&bomb)).unwrap_err().to_string();
+    assert!(error.starts_with("the environment variable A2 becomes longer than 1048576 bytes"), "{error}");
+    // Each of them is short enough, all together are not; nor are the words of a command.
+    let half = format!("{{name: A, value: '{}'}}", "x".repeat(1 << 19));
+    let many = (0..16).map(|n| format!("{{name: B{n}, value: $(A)}}")).collect::<Vec<_>>().join(", ");
+    let error = World::default().config(&pod_of(&format!("env: [{half}, {many}]"))).unwrap_err();
+    assert!(matches!(error, SpecError::TooMuch { .. }), "{error}");
+    for (words, expected) in [("$(A)$(A)$(A)", "a word of args of container c becomes longer"), ("$(A)", "")]
+    {
+        let args = vec![words; 20].join(", ");
+        let error = World::default().config(&pod_of(&format!("env: [{half}], args: [{args}]"))).unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(matches!(error, SpecError::TooLong { .. } | SpecError::TooMuch { .. }), "{error}");
+    }
+}
+
 #[test]
 fn env_from() {
     let world = world();

@@ -169,6 +169,26 @@ fn what_cannot_be_says_why() {
 }
 
 #[test]
+fn what_is_made_for_a_volume_is_bounded() {
+    let items = |count: usize| {
+        let item =
+            |n| json!({"path": format!("p{n}"), "fieldRef": {"fieldPath": "metadata.annotations['long']"}});
+        json!({"downwardAPI": {"items": (0..count).map(item).collect::<Vec<_>>()}})
+    };
+    let made = |count: usize| {
+        let mut pod = pod(items(count));
+        pod.metadata.annotations = Some([("long".to_owned(), "x".repeat(256 << 10))].into());
+        let (node, objects) = (NodeSettings::default(), objects());
+        let context = VolumeContext { node: &node, objects: &objects };
+        let volume = &pod.spec_ref().volumes.as_ref().unwrap()[0];
+        payload(&pod, volume, &context).map(|files| files.unwrap().len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(made(32), Ok(32));
+    let error = made(33).unwrap_err();
+    assert!(error.starts_with("with the downward API the volume holds more than 8388608 bytes"), "{error}");
+}
+
+#[test]
 fn a_token_belongs_to_its_only_user() {
     let cases = [
         ("nobody says", json!({}), json!([{}]), (0o640, None)),
