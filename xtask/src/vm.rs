@@ -95,6 +95,8 @@ pub(crate) struct Wish {
     driver: Option<String>,
     /// One CPU whose clock counts its own instructions.
     steady: bool,
+    /// How many CPUs it has, if not as usual.
+    cpus: Option<u32>,
     /// Another run's name, so that two can be made at once.
     name: Option<String>,
     files: Vec<String>,
@@ -122,6 +124,10 @@ impl Wish {
                     other => bail!("--driver is systemd or cgroupfs, not {}", other.unwrap_or("nothing")),
                 },
                 "--steady" => wish.steady = true,
+                "--cpus" => match words.next().map(|word| word.parse()) {
+                    Some(Ok(count @ 1..=8)) => wish.cpus = Some(count),
+                    _ => bail!("--cpus takes a number from 1 to 8"),
+                },
                 "--name" => match words.next().copied() {
                     Some(name) if !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric()) => {
                         wish.name = Some(name.to_owned());
@@ -193,8 +199,12 @@ pub(crate) fn run(wish: &Wish, tally: &mut Tally) -> Result<()> {
     drop(making);
     println!("disks ready after {:.0} s", start.elapsed().as_secs_f32());
     let log = dir.join("log");
+    // Nothing of an older run shall be taken for this one's.
+    fs::remove_dir_all(&log).ok();
+    fs::create_dir_all(&log).with_context(|| format!("cannot make {}", log.display()))?;
     let deadline = if wish.all { DEADLINE_OF_ALL } else { DEADLINE };
-    let report = boot(&disks, &log, wish.steady, plan, deadline, tally)?;
+    let machine = Machine::start(&disks, &log, wish.steady, wish.cpus)?;
+    let report = watch(machine, &log, plan, deadline, tally)?;
     print!("{}", report.table());
     println!("the test machine took {:.0} s", start.elapsed().as_secs_f32());
     if let Some(why) = report.failure() {
@@ -259,20 +269,15 @@ fn build() -> Result<Vec<(String, PathBuf)>> {
     Ok(programs)
 }
 
-/// Runs the machine to its end, or ends it at the deadline.
-fn boot(
-    disks: &Disks,
+/// Stays with the machine to its end, or ends it at the deadline.
+fn watch(
+    mut machine: Machine,
     log: &Path,
-    steady: bool,
     plan: Vec<Step>,
     deadline: Duration,
     tally: &mut Tally,
 ) -> Result<Report> {
-    // Nothing of an older run shall be taken for this one's.
-    fs::remove_dir_all(log).ok();
-    fs::create_dir_all(log).with_context(|| format!("cannot make {}", log.display()))?;
     let mut lines_kept = File::create(log.join("results.log")).context("cannot keep the results")?;
-    let mut machine = Machine::start(disks, log, steady)?;
     let lines = machine.lines()?;
     let end = Instant::now() + deadline;
     let mut report = Report::new(plan);
@@ -304,23 +309,25 @@ fn boot(
 struct Machine(Child);
 
 impl Machine {
-    fn start(disks: &Disks, log: &Path, steady: bool) -> Result<Self> {
+    fn start(disks: &Disks, log: &Path, steady: bool, cpus: Option<u32>) -> Result<Self> {
         let drive = |path: &Path, more: &str| {
             format!("file={},format=raw,if=none,cache=unsafe,aio=threads,{more}", path.display())
         };
         let kernel = KERNEL_ARGUMENTS.join(" ");
         // A steady machine's clock counts what its CPU has done (a nanosecond an instruction): however little of a busy host it gets,
-        // no deadline in it comes sooner. Two CPUs that take turns would wait for one another most of the time, so it has one.
-        let emulation: &[&str] = if steady {
-            &["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off", "-smp", "1"]
+        // no deadline in it comes sooner. Two CPUs that take turns would wait for one another most of the time, so it has one unless it is
+        // told otherwise.
+        let (emulation, usual): (&[&str], u32) = if steady {
+            (&["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off"], 1)
         } else {
-            &["-accel", "tcg,thread=multi,tb-size=1024", "-smp", "2"]
+            (&["-accel", "tcg,thread=multi,tb-size=1024"], 2)
         };
         // Should this process be killed, the machine must not stay.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-machine", "q35"])
             .args(emulation)
+            .args(["-smp", &cpus.unwrap_or(usual).to_string()])
             // Five-level page tables only make every emulated look-up longer; instructions that copy strings go byte by byte.
             .args(["-cpu", "max,la57=off,erms=off,fsrm=off", "-m"])
             .arg(format!("{MEMORY_MIB}M"))
@@ -406,11 +413,11 @@ mod tests {
         assert!(
             wish.plan(&["containers".to_owned()]).unwrap_err().to_string().contains("there are containers")
         );
-        assert!(Wish::parse(&["--name", "../up"]).is_err());
-        let wish = Wish::parse(&["--steady", "--name", "two", "logs"]).unwrap();
+        assert!(Wish::parse(&["--name", "../up"]).is_err() && Wish::parse(&["--cpus", "0"]).is_err());
+        let wish = Wish::parse(&["--steady", "--cpus", "4", "--name", "two", "logs"]).unwrap();
         assert_eq!(
-            (wish.steady, wish.name.as_deref(), wish.files.as_slice()),
-            (true, Some("two"), &["logs".to_owned()][..])
+            (wish.steady, wish.cpus, wish.name.as_deref(), wish.files.as_slice()),
+            (true, Some(4), Some("two"), &["logs".to_owned()][..])
         );
         let wish = Wish::parse(&["logs", "--", "--exact", "a_test"]).unwrap();
         assert_eq!(wish.arguments, ["--exact", "a_test"]);

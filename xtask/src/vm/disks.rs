@@ -72,7 +72,7 @@ impl Disks {
             copy(&tool(peer)?, &staging.join("tools").join(peer))?;
         }
         // What tests read from the workspace, which is where it was compiled for them too.
-        for part in ["contrib", "examples", "proto"] {
+        for part in ["contrib", "docs", "examples", "proto"] {
             copy_tree(&workspace_root().join(part), &staging.join("workspace").join(part))?;
         }
         copy_tree(&python_packages(shared)?, &staging.join("python/packages"))?;
