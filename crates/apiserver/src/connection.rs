@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::{
     ApiError,
-    connect::{Connected, connect},
+    connect::{Connected, Route, connect},
     credentials::{Material, Ready},
     tls,
 };
@@ -124,6 +124,7 @@ impl std::fmt::Debug for Connections {
 
 struct Connecting {
     config: Option<(Arc<Material>, Arc<ClientConfig>)>,
+    route: Route,
     attempts: Attempts,
     /// The last failure, and until when it is answered with.
     failed: Option<(Arc<Material>, ApiError, Instant)>,
@@ -180,7 +181,8 @@ impl Pool {
 
 impl Connections {
     pub(crate) fn new(tasks: &TaskGroup) -> Self {
-        let connecting = Connecting { config: None, attempts: RETRY.attempts(), failed: None };
+        let connecting =
+            Connecting { config: None, route: Route::default(), attempts: RETRY.attempts(), failed: None };
         Self {
             tasks: tasks.clone(),
             connecting: tokio::sync::Mutex::new(connecting),
@@ -309,7 +311,7 @@ impl Connections {
             }
         };
         let work = async {
-            let Connected { stream, http2 } = connect(material, &config).await?;
+            let Connected { stream, http2 } = connect(material, &config, &mut connecting.route).await?;
             let io = TokioIo::new(stream);
             let failed =
                 |error: hyper::Error| ApiError::Connect { server: server.clone(), problem: chain(&error) };
@@ -332,10 +334,12 @@ impl Connections {
                 Ok(Sender::Http1(sender, false))
             }
         };
-        match tokio::time::timeout(CONNECT, work).await {
-            Ok(done) => done,
-            Err(_) => Err(ApiError::Connect { server, problem: format!("no connection within {CONNECT:?}") }),
-        }
+        let done = tokio::time::timeout(CONNECT, work).await;
+        let problem = || format!("no connection within {CONNECT:?}");
+        let done =
+            done.unwrap_or_else(|_| Err(ApiError::Connect { server: server.clone(), problem: problem() }));
+        connecting.route.ended(done.is_ok());
+        done
     }
 
     fn drive(&self, connection: impl Future<Output = Result<(), hyper::Error>> + Send + 'static) {

@@ -46,8 +46,8 @@ pub(crate) struct Ready {
 pub(crate) struct Credentials {
     path: PathBuf,
     state: Mutex<State>,
-    /// Held while files are looked at: one look at a time.
-    looking: tokio::sync::Mutex<()>,
+    /// Held while files are looked at, by whoever is at it, however long that takes: one look at a time.
+    looking: Arc<tokio::sync::Mutex<()>>,
     program: Arc<Mutex<Program>>,
     tasks: TaskGroup,
 }
@@ -78,7 +78,7 @@ impl Credentials {
         Ok(Self {
             path,
             state: Mutex::new(state),
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
             program: Arc::default(),
             tasks: tasks.clone(),
         })
@@ -172,8 +172,9 @@ impl Credentials {
 
     /// Reads the files again if they changed.
     async fn look(&self) {
-        // Whoever comes second takes what the first found.
-        let Ok(_one) = self.looking.try_lock() else { return };
+        // Whoever comes second takes what the first found. On a disk that hangs that is nothing, and there is no second: each would hold
+        // another of the threads that everybody shares.
+        let Ok(one) = Arc::clone(&self.looking).try_lock_owned() else { return };
         let access = {
             let mut state = self.lock();
             state.looked = Instant::now();
@@ -181,6 +182,8 @@ impl Credentials {
         };
         let path = self.path.clone();
         let work = tokio::task::spawn_blocking(move || {
+            // It is the thread's, not the caller's, who stops waiting before the thread does.
+            let _one = one;
             let changed = access.files.iter().any(|(path, was)| kubeconfig::stamp(path) != *was);
             changed.then(|| kubeconfig::load(&path))
         });
@@ -251,4 +254,50 @@ fn header(text: &str) -> Result<HeaderValue, ApiError> {
         .map_err(|_| ApiError::Credentials("the token has characters that no header can carry".into()))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+    use crate::tests::server::kubeconfig;
+
+    /// A pipe that nobody writes into takes the place of a disk that hangs: who opens it to read waits.
+    #[tokio::test]
+    async fn a_disk_that_hangs_costs_one_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        fs::write(&token, "first").unwrap();
+        let path = kubeconfig(dir.path(), "http://127.0.0.1:1", "", "tokenFile: token");
+        let tasks = TaskGroup::new();
+        let credentials = Credentials::open(path, &tasks).unwrap();
+        fs::remove_file(&token).unwrap();
+        assert!(Command::new("mkfifo").arg(&token).status().unwrap().success());
+        credentials.look().await;
+        for _ in 0..100 {
+            // Each would wait for its deadline if it began a look of its own.
+            let second = tokio::time::timeout(LOOK_DEADLINE / 2, credentials.look());
+            second.await.expect("nobody begins another look");
+        }
+        let said = |ready: Ready| ready.header.unwrap().to_str().unwrap().to_owned();
+        assert_eq!(said(credentials.ready().await.unwrap()), "Bearer first", "what was read before holds");
+
+        // The disk answers, and the next look finds what is there.
+        let writer = token.clone();
+        tokio::task::spawn_blocking(move || fs::write(writer, "late")).await.unwrap().unwrap();
+        fs::write(dir.path().join("new"), "new").unwrap();
+        fs::rename(dir.path().join("new"), &token).unwrap();
+        let found = tokio::time::timeout(Duration::from_secs(60), async {
+            loop {
+                credentials.look().await;
+                let ready = said(credentials.ready().await.unwrap());
+                if ready == "Bearer new" {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        found.await.expect("it is looked at again");
+    }
 }

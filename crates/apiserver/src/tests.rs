@@ -2,5 +2,5 @@
 
 mod reflector;
 mod requests;
-mod server;
+pub(crate) mod server;
 mod streams;

@@ -17,8 +17,9 @@ use mainstay_checkpoint::{Deferred, Durability, SealKey, Store, WriteError};
 use mainstay_lifecycle::{is_own_condition, node_digest, others_node_status, status_digest};
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    ApiNode, ApiPod, ApiPods, DesiredPod, Event, EventKind, EventSink, EventTarget, FullName, Objects,
-    PodExt as _, PodFailure, PodSource, PodUid, RemoteStatus, TerminalPhase, annotations, rfc3339_nanos,
+    ApiNode, ApiPod, ApiPods, Barriers, DesiredPod, Event, EventKind, EventSink, EventTarget, FullName,
+    Objects, PodExt as _, PodFailure, PodSource, PodUid, RemoteStatus, TerminalPhase, annotations,
+    rfc3339_nanos,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -50,6 +51,7 @@ struct ApiBook {
     node_losses: u64,
     /// What it said of how the node is when it was last seen.
     node_status: ApiNode,
+    barriers: Option<Arc<Barriers>>,
     pods: BTreeMap<PodUid, Arc<DesiredPod>>,
     /// The API server has listed its pods in this life.
     delivered: bool,
@@ -276,7 +278,8 @@ impl Listener {
             },
             Change::Applied(node) => node,
             // What it was is what is known until it is made again.
-            Change::Deleted(_) => {
+            Change::Deleted(node) => {
+                self.tell_barriers(&node);
                 self.lose_node();
                 return false;
             }
@@ -287,6 +290,7 @@ impl Listener {
             Change::Interrupted(_) => return false,
         };
         self.tell_status(&node);
+        self.tell_barriers(&node);
         let status = node.status.as_ref().map(others_node_status);
         let mut node = Node { status, ..node };
         node.metadata.managed_fields = None;
@@ -325,6 +329,18 @@ impl Listener {
         drop(book);
         if (before.conditions, before.has_addresses) != (now.conditions, now.has_addresses) {
             self.sender.send_modify(|pods| pods.node = now);
+        }
+    }
+
+    /// Tells those who register the node what it is to have again if it is lost.
+    fn tell_barriers(&self, node: &Node) {
+        let now = Barriers::of(node);
+        let mut book = self.source.book();
+        if book.barriers.as_deref() != Some(&now) {
+            book.barriers = Some(Arc::new(now));
+            let barriers = book.barriers.clone();
+            drop(book);
+            self.sender.send_modify(|pods| pods.barriers = barriers);
         }
     }
 
@@ -405,6 +421,7 @@ impl Listener {
             pods: Arc::new(book.seen.clone()),
             node_losses: book.node_losses,
             node: book.node_status,
+            barriers: book.barriers.clone(),
         };
         drop(book);
         self.sender.send_replace(pods);

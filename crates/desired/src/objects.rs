@@ -6,6 +6,7 @@
 
 mod certificates;
 mod claims;
+mod due;
 mod pod_key;
 mod services;
 mod trust;
@@ -21,6 +22,7 @@ use std::{
 
 use self::{
     certificates::{CertificateAsk, Desk},
+    due::{Due, Moment},
     services::SlimService,
 };
 use crate::kept_objects::KeptObjects;
@@ -47,7 +49,7 @@ use mainstay_types::{
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep},
 };
 
 /// How long a new pod waits for its objects when they cannot be had: then it is shown, and says what is missing.
@@ -60,7 +62,7 @@ const TOKENS_AT_ONCE: usize = 24;
 /// When a token is asked for (again).
 #[derive(Debug)]
 struct Renewal {
-    due: Instant,
+    due: Due,
     attempts: mainstay_task::Attempts,
     /// It is being asked for.
     asked: bool,
@@ -202,7 +204,8 @@ impl ApiObjects {
                 tokens.entry(key.clone()).or_insert_with(|| self.first_renewal(key));
             }
             let room = TOKENS_AT_ONCE.saturating_sub(asking.len());
-            let due = tokens.values().filter(|token| !token.asked && room > 0).map(|token| token.due).min();
+            let due = tokens.values().filter(|token| !token.asked && room > 0).map(|token| token.due);
+            let nap = Due::nap(due, Moment::now());
             // Every branch is cancel safe: notices, a time, and listeners and requests that stay where they are.
             tokio::select! {
                 () = self.needs.notified() => {}
@@ -212,9 +215,9 @@ impl ApiObjects {
                         self.take_token(&key, &pod, answer, renewal);
                     }
                 }
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    let now = Instant::now();
-                    let are_due = tokens.iter_mut().filter(|(_, token)| !token.asked && token.due <= now);
+                () = sleep(nap.unwrap_or_default()), if nap.is_some() => {
+                    let now = Moment::now();
+                    let are_due = tokens.iter_mut().filter(|(_, token)| !token.asked && token.due.is_over(now));
                     for (key, token) in are_due.take(room) {
                         let Some((pod, account)) = wanted.get(key).cloned() else { continue };
                         token.asked = true;
@@ -232,7 +235,7 @@ impl ApiObjects {
     /// One that was kept from an earlier life is good until its time.
     fn first_renewal(&self, key: &TokenKey) -> Renewal {
         let kept = self.known().objects.tokens.get(key).map(|token| renewal_in(token));
-        let due = Instant::now() + kept.unwrap_or_default();
+        let due = Due::after(kept.unwrap_or_default(), Moment::now());
         Renewal { due, attempts: RETRY.attempts(), asked: false }
     }
 
@@ -247,7 +250,7 @@ impl ApiObjects {
         match answer {
             Ok(token) => {
                 renewal.attempts.succeeded();
-                renewal.due = Instant::now() + renewal_in(&token);
+                renewal.due = Due::after(renewal_in(&token), Moment::now());
                 if let Some(kept) = &self.kept {
                     kept.token(key, Some(&token));
                 }
@@ -258,7 +261,7 @@ impl ApiObjects {
                 if renewal.attempts.failures() == 0 {
                     tracing::warn!(%pod, %error, "no token for the pod yet; it is asked for again");
                 }
-                renewal.due = Instant::now() + renewal.attempts.failed();
+                renewal.due = Due::after(renewal.attempts.failed(), Moment::now());
             }
         }
     }

@@ -142,3 +142,32 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
     drop(proxy);
     Ok(())
 }
+
+/// Who cannot watch asks for lists: pods come, change and go, if more slowly.
+#[test]
+fn a_node_that_may_watch_nothing_hears_all_the_same() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
+    let proxy = FlakyProxy::start(&plane, "node")?;
+    let kubeconfig = Some(proxy.kubeconfig().clone());
+    let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] });
+    member.bind("before", spec.clone())?;
+    member.ready("before")?;
+    proxy.set(Mood::NoWatches);
+    member.bind("meanwhile", spec)?;
+    member.delete(&path("before"), "")?;
+    wait_until(RECOVERY, "a pod to come", || {
+        let pod = member.get(&path("meanwhile"))?;
+        if condition(&pod, "Ready") == "True" { Ok(()) } else { Err(pod["status"].to_string()) }
+    })?;
+    wait_until(RECOVERY, "a pod to go", || match member.get(&path("before")) {
+        Err(answer) if answer.contains("404") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    ensure!(proxy.spoiled() > 0, "nobody wanted to watch");
+    // The proxy goes after who uses it.
+    drop(member);
+    drop(proxy);
+    Ok(())
+}

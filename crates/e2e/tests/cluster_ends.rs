@@ -113,12 +113,20 @@ fn pods_and_the_node_end_by_the_word_of_others() -> Result<()> {
     member.gone(&path("held"))?;
     unknown_to_the_node(&member, "held")?;
 
-    // The Node object is made again, whole, and nobody notices.
+    // The Node object is made again, whole, and nobody notices: closed to pods as it was, so that a machine that was drained and taken
+    // out of the cluster is not filled again until it is off.
+    let leaving = json!({ "key": "example.com/leaving", "effect": "NoSchedule" });
+    member.patch(NODE, &json!({ "spec": { "unschedulable": true, "taints": [leaving] } }))?;
+    let is_closed = |node: &Value| {
+        let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+        node["spec"]["unschedulable"] == true && taints.any(|taint| *taint == leaving)
+    };
     let before = member.get(NODE).map_err(anyhow::Error::msg)?;
     member.delete(NODE, "")?;
     let again = member.until(NODE, "another Node object, Ready and otherwise the same", |node| {
         node["metadata"]["uid"] != before["metadata"]["uid"]
             && condition(node, "Ready") == "True"
+            && is_closed(node)
             && node["metadata"]["labels"] == before["metadata"]["labels"]
             && node["status"]["capacity"] == before["status"]["capacity"]
     })?;
@@ -129,7 +137,8 @@ fn pods_and_the_node_end_by_the_word_of_others() -> Result<()> {
     let same = member.get(&path("bystander")).map_err(anyhow::Error::msg)?;
     ensure!(container_id(&same) == container_id(&bystander), "{same}");
     ensure!(condition(&same, "Ready") == "True", "{same}");
-    // Pods come as before.
+    // Pods come as before, once it is opened.
+    member.patch(NODE, &json!({ "spec": { "unschedulable": false, "taints": [] } }))?;
     member.bind("newcomer", json!({ "containers": [idle("c")] }))?;
     member.ready("newcomer")?;
     Ok(())

@@ -271,10 +271,6 @@ fn somebody_elses_word_about_the_node_is_heeded() -> Result<()> {
     })?;
     ensure!(own.contains("podCIDRs"), "{own}");
     // What the node itself tells of its status again and again leaves the addresses as they are.
-    let beat = |node: &serde_json::Value| {
-        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.iter().find(|it| it["type"] == "Ready").map(|it| it["lastHeartbeatTime"].clone())
-    };
     let before = beat(&member.get(NODE).map_err(anyhow::Error::msg)?);
     let now = member.until(NODE, "another sign of life", |node| beat(node) != before)?;
     let others_word = |node: &serde_json::Value| -> Result<(), String> {
@@ -331,6 +327,12 @@ fn said(member: &Member, reason: &str) -> Result<()> {
     Ok(())
 }
 
+/// When the node told how it is.
+fn beat(node: &serde_json::Value) -> Option<serde_json::Value> {
+    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.find(|it| it["type"] == "Ready").map(|it| it["lastHeartbeatTime"].clone())
+}
+
 /// What the API server has of resources that the node does not: a size of huge pages that no kernel here has is taken away, and what
 /// somebody advertised stays, unless the machine is new.
 fn what_is_gone_is_taken_back(member: &mut Member) -> Result<()> {
@@ -353,6 +355,16 @@ fn what_is_gone_is_taken_back(member: &mut Member) -> Result<()> {
                 && capacity(node, "example.com/dongle") == Some(left.into())
                 && node["status"]["allocatable"]["example.com/dongle"] == left
         })?;
+    }
+    // Once: who advertises it afterwards is believed.
+    let advertised = json!({ "example.com/dongle": "4" });
+    let status = json!({ "capacity": advertised, "allocatable": advertised });
+    member.patch(&format!("{NODE}/status"), &json!({ "status": status }))?;
+    let mut node = member.get(NODE).map_err(anyhow::Error::msg)?;
+    for _ in 0..2 {
+        let before = beat(&node);
+        node = member.until(NODE, "another report", |node| beat(node) != before)?;
+        ensure!(capacity(&node, "example.com/dongle") == Some("4".into()), "{node}");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::{fs, net::IpAddr};
 use mainstay_e2e::{
     config_map, idle, pod, secret,
     seen::{PATIENCE, running},
-    sh, with,
+    sh, with, write_program,
 };
 use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, wait_until};
 use serde_json::{Value, json};
@@ -530,4 +530,59 @@ fn tokens_are_their_users(cluster: &ControlPlane, node: &Node) {
         assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 700, "{name}");
         delete(cluster, &format!("{PODS}/{name}"), "");
     }
+}
+
+/// A node that is known by a token: from a file, and after its kubeconfig was changed under it, from a program.
+#[test]
+fn a_token_of_a_file_or_of_a_program_is_as_good_as_a_certificate() {
+    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
+    let dir = containerd.dir().join("by-token");
+    fs::create_dir_all(&dir).unwrap();
+    let (kubeconfig, token, runs) = (dir.join("kubeconfig"), dir.join("token"), dir.join("runs"));
+    let write = |user: Value| {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+            "clusters": [{ "name": "k", "cluster": {
+                "server": cluster.url(), "certificate-authority": cluster.dir().join("ca.crt"),
+            } }],
+            "users": [{ "name": "u", "user": user }],
+        });
+        let new = dir.join("kubeconfig.new");
+        fs::write(&new, config.to_string()).unwrap();
+        fs::rename(new, &kubeconfig).unwrap();
+    };
+    fs::write(&token, cluster.node_token()).unwrap();
+    write(json!({ "tokenFile": "token" }));
+    let node = Node::builder()
+        .containerd(&containerd)
+        .args([format!("--kubeconfig={}", kubeconfig.display()), "--node-ip=127.0.0.1".to_owned()])
+        .start()
+        .unwrap();
+    let run = |name: &str| {
+        cluster
+            .create("/api/v1/namespaces/default/pods", &bound(name, json!({ "containers": [idle("c")] })))
+            .unwrap();
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        until(&cluster, &path, "the pod to be Ready", |pod| condition(pod, "Ready") == "True");
+    };
+    run("by-file");
+
+    let program = dir.join("program");
+    let said = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+        "status": { "token": cluster.node_token() },
+    });
+    write_program(&program, &format!("#!/bin/sh\necho run >> {}\necho '{said}'\n", runs.display())).unwrap();
+    write(json!({ "exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never",
+    } }));
+    fs::remove_file(&token).unwrap();
+    wait_until(PATIENCE, "the program to be asked", || {
+        fs::read_to_string(&runs).map(drop).map_err(|error| error.to_string())
+    })
+    .unwrap();
+    run("by-program");
+    drop(node);
 }

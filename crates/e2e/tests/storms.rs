@@ -10,7 +10,7 @@ use mainstay_e2e::{
     seen::{PATIENCE, persisted},
     sh, with,
 };
-use mainstay_testkit::{Containerd, ControlPlane, FlakyProxy, Flavor, Mood, wait_until};
+use mainstay_testkit::{Containerd, ControlPlane, FlakyProxy, Flavor, Mood, ThinWire, wait_until};
 use serde_json::{Value, json};
 
 /// Who was refused for a while tries ever more seldom.
@@ -121,11 +121,44 @@ fn a_partition_is_healed_before_anything_is_sent_away() -> Result<()> {
     let proxy = FlakyProxy::start(&plane, "node")?;
     let kubeconfig = Some(proxy.kubeconfig().clone());
     let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
-    let (steady, switched, node_since) = two_pods(&member)?;
-    switch(&member, &switched, true)?;
-    heard(&member, "switched", "True")?;
+    let set = |silent| proxy.set(if silent { Mood::Silent } else { Mood::Fair });
+    is_healed(&member, set)?;
+    drop(member);
+    drop(proxy);
+    Ok(())
+}
+
+/// The same where the node speaks HTTP/2 with the API server itself: one connection, on which everything waits.
+#[test]
+fn a_partition_of_one_connection_is_healed_as_well() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start_whole(containerd.dir().join("cluster"))?;
+    let wire = ThinWire::start(&plane, "node")?;
+    let kubeconfig = Some(wire.kubeconfig().clone());
+    let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    // HTTP/2 was agreed on: with HTTP/1.1 the watches of its Node, its pods and the Services have a connection each.
+    let one_connection = || {
+        wait_until(PATIENCE, "one connection for everything", || match wire.connections() {
+            1 => Ok(()),
+            other => Err(format!("{other} connections")),
+        })
+    };
+    member.bind("heard", json!({ "containers": [idle("c")] }))?;
+    member.ready("heard")?;
+    one_connection()?;
+    is_healed(&member, |silent| wire.silence(silent))?;
+    one_connection()?;
+    drop(member);
+    drop(wire);
+    Ok(())
+}
+
+fn is_healed(member: &Member, silence: impl Fn(bool)) -> Result<()> {
+    let (steady, switched, node_since) = two_pods(member)?;
+    switch(member, &switched, true)?;
+    heard(member, "switched", "True")?;
     let steady_path = format!("{PODS}/steady");
-    proxy.set(Mood::Silent);
+    silence(true);
     // After its Lease is fifty seconds old.
     let taints = |node: &Value| node["spec"]["taints"].to_string();
     wait_until(RECOVERY, "the node to be given up", || {
@@ -136,9 +169,9 @@ fn a_partition_is_healed_before_anything_is_sent_away() -> Result<()> {
             && condition(&pod, "Ready") == "False";
         if given_up { Ok(()) } else { Err(format!("{} {}", node["status"]["conditions"], pod["status"])) }
     })?;
-    unmoved(&member, &steady, &node_since)?;
-    switch(&member, &switched, false)?;
-    proxy.set(Mood::Fair);
+    unmoved(member, &steady, &node_since)?;
+    switch(member, &switched, false)?;
+    silence(false);
     wait_until(RECOVERY, "all of it to be taken back", || {
         let (node, pod) = (member.get(NODE)?, member.get(&steady_path)?);
         let is_well = condition(&node, "Ready") == "True"
@@ -147,15 +180,13 @@ fn a_partition_is_healed_before_anything_is_sent_away() -> Result<()> {
         if is_well { Ok(()) } else { Err(format!("{node} {}", pod["status"])) }
     })?;
     // What happened meanwhile is told as well.
-    heard(&member, "switched", "False")?;
-    unmoved(&member, &steady, &node_since)?;
+    heard(member, "switched", "False")?;
+    unmoved(member, &steady, &node_since)?;
     let after = member.get(&steady_path).map_err(anyhow::Error::msg)?;
     ensure!(
         container_id(&after) == container_id(&member.own("steady").map_err(anyhow::Error::msg)?),
         "{after}"
     );
-    drop(member);
-    drop(proxy);
     Ok(())
 }
 

@@ -1,17 +1,18 @@
-//! Two mainstay nodes and one with upstream's kubelet in one cluster: whoever uses it cannot tell which is which, and what
-//! happens to one does not touch the others.
+//! Two mainstay nodes and one with upstream's kubelet in one cluster, each in a network of its own, as on three machines: whoever uses it
+//! cannot tell which is which, and what happens to one does not touch the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     process::Stdio,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use mainstay_e2e::{idle, member::condition, pod, seen::PATIENCE, sh, with};
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, Node, patient, wait_until};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, Node, OwnNetwork, patient, wait_until};
 use serde_json::{Value, json};
 
 /// The last is upstream's.
@@ -25,21 +26,21 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Each node with a runtime, a root, cgroups and a bridge of its own, and on that bridge's address.
+    /// Each node with a runtime, a root, cgroups and a network namespace of its own, on that namespace's address.
     fn start() -> Result<Self> {
         let mut runtimes = BTreeMap::new();
         for name in NAMES {
-            let containerd = Containerd::start(Flavor::Debian16)?;
-            containerd.make_bridge()?;
+            let containerd = Containerd::builder(Flavor::Debian16).own_network().host_ports().start()?;
             runtimes.insert(name, containerd);
         }
         let first = runtimes.get("east").context("no runtime")?;
-        let plane = ControlPlane::start_whole(first.dir().join("cluster"))?;
+        // The others reach it there, too, by their own wires.
+        let plane = ControlPlane::start_whole_on(first.dir().join("cluster"), network(first)?.host())?;
         let mut nodes = BTreeMap::new();
         for (name, containerd) in &runtimes {
             let clients = containerd.dir().join("clients.crt");
             fs::write(&clients, &plane.authority().pem)?;
-            let (address, kubeconfig) = (containerd.gateway(), plane.node_kubeconfig(name)?);
+            let (address, kubeconfig) = (network(containerd)?.address(), plane.node_kubeconfig(name)?);
             let mut builder = Node::builder()
                 .containerd(containerd)
                 .name(*name)
@@ -47,7 +48,7 @@ impl Cluster {
                 .config("{authorization: {mode: Webhook}, authentication: {webhook: {enabled: true}}}")
                 .args([format!("--kubeconfig={}", kubeconfig.display()), format!("--node-ip={address}")]);
             builder = if *name == "upstream" {
-                // The kit asks it on loopback whether it is there.
+                // The kit asks it on its read-only port whether it is there.
                 builder.upstream().config("address: 0.0.0.0")
             } else {
                 builder.config(format!("{{address: {address}, port: 10250}}"))
@@ -134,6 +135,10 @@ impl Cluster {
     }
 }
 
+fn network(containerd: &Containerd) -> Result<&OwnNetwork> {
+    containerd.own_network().context("no network of its own")
+}
+
 fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().unwrap_or_default()
 }
@@ -201,6 +206,7 @@ fn two_nodes_of_ours_and_one_of_upstreams_are_one_cluster() -> Result<()> {
 
     same_to_a_user(&cluster, &agents)?;
     endpoints_of_all(&cluster, &web)?;
+    the_same_ports_on_each(&cluster)?;
 
     // A drain of one of ours moves its pods to the others, and it comes back.
     let timeout = format!("--timeout={}s", patient(Duration::from_secs(240)).as_secs());
@@ -233,6 +239,69 @@ fn two_nodes_of_ours_and_one_of_upstreams_are_one_cluster() -> Result<()> {
             if running.trim().is_empty() { Ok(()) } else { Err(running) }
         })?;
     }
+    nothing_is_left(cluster)
+}
+
+/// What each of them takes of its machine's ports it has to itself: through a `hostPort`, and in the node's own network.
+fn the_same_ports_on_each(cluster: &Cluster) -> Result<()> {
+    let script = |port: u16| format!("trap 'exit 0' TERM; nc -ll -p {port} -e echo hello from $NODE & wait");
+    let agent = |app: &str, port: u16, more: Value, pod: Value| {
+        let mut object = workload("DaemonSet", app, json!({}));
+        let spec = &mut object["spec"]["template"]["spec"];
+        let env = spec["containers"][0]["env"].clone();
+        let container = with(sh("c", &script(port)), with(json!({ "env": env }), more));
+        *spec = with(with(spec.clone(), json!({ "containers": [container] })), pod);
+        object
+    };
+    let ports = json!({ "ports": [{ "containerPort": 8080, "hostPort": 7080 }] });
+    cluster.apply(&agent("by-host-port", 8080, ports, json!({})))?;
+    cluster.apply(&agent("on-the-host", 7081, json!({}), json!({ "hostNetwork": true })))?;
+    for (app, port) in [("by-host-port", 7080), ("on-the-host", 7081)] {
+        let pods = cluster.ready(app, NAMES.len())?;
+        ensure!(pods.keys().eq(cluster.runtimes.keys()), "{app}: {pods:?}");
+        for (node, runtime) in &cluster.runtimes {
+            let address = SocketAddr::from((network(runtime)?.address(), port));
+            cluster.until(&format!("{app} of {node} on {address}"), || {
+                let read = || -> std::io::Result<String> {
+                    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+                    stream.set_read_timeout(Some(PATIENCE))?;
+                    let mut text = String::new();
+                    stream.read_to_string(&mut text)?;
+                    Ok(text)
+                };
+                let said = read().map_err(|error| error.to_string())?;
+                if said == format!("hello from {node}\n") { Ok(()) } else { Err(said) }
+            })?;
+            // None of it is this machine's.
+            let here = SocketAddr::from((network(runtime)?.host(), port));
+            ensure!(TcpStream::connect_timeout(&here, PATIENCE).is_err(), "{here} answers");
+        }
+        for pods in pods.values() {
+            let restarts = &pods[0]["status"]["containerStatuses"][0]["restartCount"];
+            ensure!(*restarts == 0, "{app}: {pods:?}");
+        }
+        cluster.must(&["delete", "daemonset", app, "--wait=true"])?;
+        cluster.ready(app, 0)?;
+    }
+    Ok(())
+}
+
+/// Namespaces, links and mounts go with the nodes.
+fn nothing_is_left(cluster: Cluster) -> Result<()> {
+    let runtimes = cluster.runtimes.values();
+    let owned = runtimes.map(|it| Ok((it.instance().clone(), network(it)?.clone())));
+    let owned: Vec<_> = owned.collect::<Result<_>>()?;
+    for (instance, network) in &owned {
+        ensure!(!network.holders().is_empty(), "nobody is in the network of {}", instance.dir().display());
+        ensure!(instance.leftovers().contains(&format!("link {}", instance.wire())), "no wire");
+    }
+    drop(cluster);
+    for (instance, network) in owned {
+        wait_until(PATIENCE, "everything to be gone", || {
+            let left: Vec<String> = instance.leftovers().into_iter().chain(network.holders()).collect();
+            if left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+        })?;
+    }
     Ok(())
 }
 
@@ -256,8 +325,8 @@ fn same_to_a_user(cluster: &Cluster, agents: &BTreeMap<String, Vec<Value>>) -> R
         let listed = cluster.must(&["get", "--raw", &path])?;
         ensure!(listed.contains(name(pod)), "{node}: {listed}");
         let own = pod["status"]["hostIP"].as_str().unwrap_or_default();
-        let gateway = cluster.runtimes.get(node.as_str()).map(|it| it.gateway().to_string());
-        ensure!(gateway.as_deref() == Some(own), "{node}: {own}");
+        let runtime = cluster.runtimes.get(node.as_str()).context("no runtime")?;
+        ensure!(network(runtime)?.address().to_string() == own, "{node}: {own}");
     }
     let table = cluster.must(&["get", "nodes", "--no-headers"])?;
     ensure!(table.lines().count() == 3 && table.lines().all(|line| line.contains(" Ready ")), "{table}");

@@ -41,7 +41,10 @@ impl Cluster {
             containerd,
             plane,
             address,
-            &format!("{{address: {address}, port: 10250, readOnlyPort: 10255}}"),
+            &format!(
+                "{{address: {address}, port: 10250, readOnlyPort: 10255, \
+                 featureGates: {{KubeletAllocatedPodsEndpoint: true}}}}"
+            ),
         )
     }
 
@@ -636,6 +639,85 @@ fn pull_secrets(cluster: &Cluster, containerd: &Containerd) {
     cluster.kubectl(&[&["delete", "pod"], names.as_slice(), &[&timeout()]].concat());
 }
 
+/// An administrator reaches everything through the API server, each path with a word that only it says: what can be read by
+/// `kubectl get --raw`, what acts by the methods that it wants. Streams are refused because nobody asks for an upgrade here (`kubectl exec`
+/// and its like are used elsewhere), and a checkpoint for want of a runtime that can make one: by the node, and not on the way.
+fn everything_through_the_api_server(cluster: &Cluster) {
+    let uid = cluster.kubectl(&["get", "pod", "mymonitoring", "-o", "jsonpath={.metadata.uid}"]);
+    let path = |text: &str| text.replace("POD", "mymonitoring").replace("UID", &uid);
+    let log = fs::read_dir("/var/log").unwrap().flatten().find(|entry| {
+        let is_text = entry.file_name().to_string_lossy().ends_with(".log");
+        is_text && entry.metadata().is_ok_and(|it| it.is_file() && it.len() > 0)
+    });
+    let log = log.expect("a file in /var/log").file_name().into_string().unwrap();
+    let listed = format!("<a href=\"{log}\">{log}</a>");
+    let first = fs::read(Path::new("/var/log").join(&log)).unwrap();
+    let first = String::from_utf8_lossy(first.get(..16).unwrap_or(&first)).into_owned();
+    let (log, no_stream) = (format!("/logs/{log}"), "Upgrade request required");
+    const REFUSED: [&str; 4] = ["/exec/", "/attach/", "/portForward/", "/checkpoint/"];
+    for (method, asked, word) in [
+        ("GET", "/allocatedPods", "\"name\":\"mymonitoring\""),
+        ("GET", "/allocatedPods/default/POD", "\"name\":\"mymonitoring\""),
+        ("GET", "/allocatedPods/default/POD/UID", uid.as_str()),
+        ("GET", "/configz", "\"kubeletconfig\""),
+        ("GET", "/containerLogs/default/POD/c", "here I am"),
+        ("GET", "/debug/pprof/", "goroutine"),
+        ("GET", "/debug/pprof/cmdline", "kubelet"),
+        ("GET", "/flagz", "kubeconfig"),
+        ("GET", "/healthz", "ok"),
+        ("GET", "/healthz/device-plugin", "ok"),
+        ("GET", "/healthz/log", "ok"),
+        ("GET", "/healthz/ping", "ok"),
+        ("GET", "/healthz/syncloop", "ok"),
+        ("GET", "/logs/", &listed),
+        ("GET", &log, &first),
+        ("GET", "/mainstay/v1/events", "\"items\""),
+        ("GET", "/metrics", "kubelet_running_pods"),
+        ("GET", "/metrics/cadvisor", "container_cpu_usage_seconds_total"),
+        ("GET", "/metrics/probes", "process_start_time_seconds"),
+        ("GET", "/metrics/resource", "node_cpu_usage_seconds_total"),
+        ("GET", "/metrics/resource/v1alpha1", "node_cpu_usage_seconds_total"),
+        ("GET", "/metrics/slis", "kubernetes_healthcheck"),
+        ("GET", "/node", "\"kind\":\"Node\""),
+        ("GET", "/openapi/v3", "\"openapi\""),
+        ("GET", "/pods", "\"kind\":\"PodList\""),
+        ("GET", "/runningpods/", "\"name\":\"mymonitoring\""),
+        ("GET", "/spec/", "\"num_cores\""),
+        ("GET", "/stats/", "\"cpu\""),
+        ("GET", "/stats/POD/c", "\"cpu\""),
+        ("GET", "/stats/default/POD/UID/c", "\"cpu\""),
+        ("GET", "/stats/summary", "\"podRef\""),
+        ("GET", "/statusz", "statusz"),
+        ("POST", "/run/default/POD/c?cmd=hostname", "mymonitoring"),
+        ("POST", "/run/default/POD/UID/c?cmd=hostname", "mymonitoring"),
+        ("POST", "/exec/default/POD/c?command=hostname&output=1", no_stream),
+        ("POST", "/exec/default/POD/UID/c?command=hostname&output=1", no_stream),
+        ("POST", "/attach/default/POD/c?output=1", no_stream),
+        ("POST", "/attach/default/POD/UID/c?output=1", no_stream),
+        ("POST", "/portForward/default/POD", no_stream),
+        ("POST", "/portForward/default/POD/UID", no_stream),
+        ("POST", "/checkpoint/default/POD/c", "CheckpointContainer not implemented"),
+        ("PUT", "/debug/flags/v", "successfully set klog.logging.verbosity to 4"),
+    ] {
+        let raw = format!("/api/v1/nodes/node/proxy{}", path(asked));
+        let is_refused = REFUSED.iter().any(|refused| asked.starts_with(refused));
+        wait_until(PATIENCE, &format!("{method} {asked} through the API server"), || {
+            let said = if method == "GET" {
+                cluster.try_kubectl(&["get", "--raw", &raw])?
+            } else {
+                let answer = cluster.plane.admin().and_then(|admin| admin.send(method, &raw, &[], b"4"));
+                let answer = answer.map_err(|error| format!("{error:#}"))?;
+                match (answer.status, is_refused) {
+                    (200, false) | (400 | 403 | 404 | 500 | 501, true) => answer.text(),
+                    (status, _) => return Err(format!("{status}: {}", answer.text())),
+                }
+            };
+            if said.contains(word) { Ok(()) } else { Err(format!("no {word:?} in {said}")) }
+        })
+        .unwrap();
+    }
+}
+
 /// Pods read what their accounts may: from their node, from its read-only port, and through the API server.
 fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
     let kubectl = cluster.plane.kubectl(&[]).unwrap().get_program().to_str().unwrap().to_owned();
@@ -643,7 +725,7 @@ fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
     let spec = json!({
         "terminationGracePeriodSeconds": 1,
         "hostAliases": [{ "ip": gateway, "hostnames": ["node", "kubernetes"] }],
-        "containers": [with(idle("c"), json!({
+        "containers": [with(sh("c", "echo here I am; trap 'exit 0' TERM; while :; do sleep 0.1; done"), json!({
             "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
             "volumeMounts": [{ "name": "kubectl", "mountPath": "/bin/kubectl", "readOnly": true }],
         }))],
@@ -719,38 +801,7 @@ fn read_from_inside(cluster: &Cluster, gateway: Ipv4Addr) {
         .unwrap();
     }
 
-    // An administrator reaches everything that can be read through the API server.
-    for path in [
-        "/configz",
-        "/containerLogs/default/mymonitoring/c",
-        "/debug/pprof/cmdline",
-        "/flagz",
-        "/healthz",
-        "/healthz/device-plugin",
-        "/healthz/log",
-        "/healthz/ping",
-        "/healthz/syncloop",
-        "/logs/",
-        "/metrics",
-        "/metrics/cadvisor",
-        "/metrics/probes",
-        "/metrics/resource",
-        "/metrics/resource/v1alpha1",
-        "/metrics/slis",
-        "/node",
-        "/openapi/v3",
-        "/pods",
-        "/runningpods/",
-        "/spec/",
-        "/stats/",
-        "/stats/summary",
-        "/statusz",
-    ] {
-        wait_until(PATIENCE, &format!("{path} through the API server"), || {
-            cluster.try_kubectl(&["get", "--raw", &proxy(path)]).map(drop)
-        })
-        .unwrap();
-    }
+    everything_through_the_api_server(cluster);
 
     // One role runs commands, the other reads only, and who has none is let nowhere.
     let run = |pod: &str| format!("create --raw '/run/default/{pod}/c?cmd=hostname' -f /dev/null");

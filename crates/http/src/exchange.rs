@@ -87,24 +87,16 @@ fn message(url: &Url, headers: &[(String, String)]) -> Result<http::Request<Empt
     Ok(message)
 }
 
-/// Tries the host's addresses one after the other.
+/// To the first of the host's addresses that answers.
 pub(crate) async fn connect(asker: &str, url: &Url, phase: &AtomicU8) -> Result<TcpStream, HttpError> {
     phase.store(Phase::Resolve as u8, Ordering::Relaxed);
     let failed = |source| HttpError::Resolve { host: url.host.clone(), source };
     let addresses = crate::resolve(asker, &url.host, url.port).await.map_err(failed)?;
     phase.store(Phase::Connect as u8, Ordering::Relaxed);
-    let mut last_error = None;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(connection) => {
-                // Only saves a delay; a socket that refuses it works too.
-                connection.set_nodelay(true).ok();
-                return Ok(connection);
-            }
-            Err(source) => last_error = Some(HttpError::Connect { address: address.to_string(), source }),
-        }
-    }
-    Err(last_error.unwrap_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "it has no address"))))
+    crate::reach(&addresses).await.map_err(|mut failures| match failures.pop() {
+        Some((address, source)) => HttpError::Connect { address: address.to_string(), source },
+        None => failed(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
+    })
 }
 
 async fn answer<S: AsyncRead + AsyncWrite + Unpin>(

@@ -1,6 +1,6 @@
 //! Outgoing GET requests for hooks, probes and manifests by URL: one connection each, one deadline over all of it,
 //! a bounded answer. And [`dial`](fn@dial): a connection for those who speak HTTP themselves, to upgrade it. And [`Tolerant`]: around a gRPC
-//! connection that was accepted on a unix socket.
+//! connection that was accepted on a unix socket. And [`reach`](fn@reach): to the first of a host's addresses that answers.
 //!
 //! What it does not do: no proxies (the environment is not looked at), no connection reuse, no compression, no other
 //! methods, HTTP/2 only where a request allows it, and redirects only with [`get_following`]. Dropping a request ends it and
@@ -13,6 +13,7 @@ mod authority;
 mod dial;
 mod error;
 mod exchange;
+mod reach;
 mod resolve;
 mod tls;
 mod url;
@@ -28,6 +29,7 @@ use http::{HeaderMap, StatusCode};
 pub use authority::Tolerant;
 pub use dial::{Dialled, Duplex, dial};
 pub use error::HttpError;
+pub use reach::reach;
 pub use resolve::resolve;
 pub use tls::{system_roots, unchecked_verifier};
 

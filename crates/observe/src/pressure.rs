@@ -66,15 +66,19 @@ pub async fn start(
     tasks: &TaskGroup,
 ) -> (watch::Receiver<NodePressure>, Vec<String>) {
     let file = File::new(&config.state_file, "pressure", 1, Durability::ProcessDeath);
-    let (memory, problems) = match file.load::<PressureMemory>() {
+    let loaded = file.load::<PressureMemory>();
+    let is_new = matches!(loaded, Loaded::Absent);
+    let (memory, problems) = match loaded {
         Loaded::Good(memory) => (memory, Vec::new()),
         Loaded::Absent => (PressureMemory::default(), Vec::new()),
         Loaded::SetAside(bad) => (PressureMemory::default(), vec![bad.to_string()]),
     };
     let mut gauge =
         Gauge { config, file, memory, places: Places::default(), round: 0, readings: [None, None, None] };
-    // What held when mainstay ended holds until something else is measured.
-    let (before, _) = gauge.assess(&Signals::new());
+    // What held when mainstay ended holds until something else is measured. A new node has said nothing yet, not even of what it has no
+    // thresholds for.
+    let (held, _) = gauge.assess(&Signals::new());
+    let before = if is_new { NodePressure::default() } else { held };
     let (sender, receiver) = watch::channel(before);
     gauge.look(&sender).await;
     let shutdown = tasks.shutdown();

@@ -6,7 +6,7 @@ use crate::environment::in_test;
 use crate::instance::remove_directory;
 use crate::process::Process;
 use crate::slot::Slot;
-use crate::{CgroupDriver, Image, Instance, capture, network, paths, wait_until};
+use crate::{CgroupDriver, Image, Instance, OwnNetwork, capture, network, paths, wait_until};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -57,6 +57,7 @@ pub struct ContainerdBuilder {
     masquerade: bool,
     host_ports: bool,
     dual_stack: bool,
+    own_network: bool,
     images: Vec<Image>,
     built_runc: bool,
     env: Vec<(String, String)>,
@@ -95,6 +96,13 @@ impl ContainerdBuilder {
     #[must_use]
     pub fn dual_stack(mut self) -> Self {
         self.dual_stack = true;
+        self
+    }
+
+    /// Lives in a network namespace of its own, and with it its pods' bridge and the nodes on it: as on another machine.
+    #[must_use]
+    pub fn own_network(mut self) -> Self {
+        self.own_network = true;
         self
     }
 
@@ -171,7 +179,12 @@ impl ContainerdBuilder {
         fs::write(dir.join("cni/10-bridge.conflist"), network.conflist(&dir.join("ipam")))
             .and_then(|()| fs::write(dir.join("config.toml"), settings.text(self.flavor)))
             .with_context(|| format!("cannot write below {}", dir.display()))?;
+        let own_network = match self.own_network {
+            true => Some(OwnNetwork::make(dir, &instance.wire(), slot.wire(), &slot.subnet())?),
+            false => None,
+        };
         let containerd = Containerd {
+            own_network,
             flavor: self.flavor,
             program,
             instance,
@@ -191,6 +204,7 @@ impl ContainerdBuilder {
 /// A running private containerd; dropping it removes everything it made, containers included.
 #[derive(Debug)]
 pub struct Containerd {
+    own_network: Option<OwnNetwork>,
     flavor: Flavor,
     program: PathBuf,
     instance: Instance,
@@ -218,6 +232,7 @@ impl Containerd {
             masquerade: false,
             host_ports: false,
             dual_stack: false,
+            own_network: false,
             images: Vec::new(),
             built_runc: false,
             env: Vec::new(),
@@ -257,6 +272,11 @@ impl Containerd {
     /// The host's address in the subnet of its pods.
     pub fn gateway(&self) -> Ipv4Addr {
         lock(&self.slot).gateway()
+    }
+
+    /// The network namespace that it lives in, if it has its own.
+    pub fn own_network(&self) -> Option<&OwnNetwork> {
+        self.own_network.as_ref()
     }
 
     /// Makes the bridge of its pods now instead of with the first pod, so that servers can listen on [`Containerd::gateway`]:
@@ -406,7 +426,10 @@ impl Containerd {
         ensure!(child.is_none(), "containerd is running already");
         let log = File::options().create(true).append(true).open(self.log_path()).context("cannot log")?;
         let log_start = usize::try_from(log.metadata().context("cannot log")?.len())?;
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.own_network {
+            Some(network) => network.command(&self.program),
+            None => Command::new(&self.program),
+        };
         command
             .arg("--config")
             .arg(self.dir().join("config.toml"))

@@ -17,6 +17,8 @@ use std::time::Duration;
 const START_DEADLINE: Duration = Duration::from_secs(240);
 
 const LOG_LINES: usize = 15;
+/// A token of the node called `node`, for kubeconfigs that have no client certificate.
+const NODE_TOKEN: &str = "the-token-of-the-node-node";
 
 /// etcd and kube-apiserver, with the authorizers Node and RBAC and the admission plugin NodeRestriction. Ends with its handle.
 #[derive(Debug)]
@@ -106,6 +108,7 @@ impl ControlPlane {
             ("front-client.key", &handing_on.key),
             ("accounts.crt", &accounts.certificate),
             ("accounts.key", &accounts.key),
+            ("tokens.csv", &format!("{NODE_TOKEN},system:node:node,node,system:nodes\n")),
         ] {
             fs::write(dir.join(name), text).with_context(|| format!("cannot write {name}"))?;
         }
@@ -202,6 +205,7 @@ impl ControlPlane {
             format!("--tls-cert-file={}", file("server.crt")),
             format!("--tls-private-key-file={}", file("server.key")),
             format!("--client-ca-file={}", file("ca.crt")),
+            format!("--token-auth-file={}", file("tokens.csv")),
             format!("--service-account-key-file={}", file("accounts.crt")),
             format!("--service-account-signing-key-file={}", file("accounts.key")),
             // As whom it speaks to kubelets.
@@ -335,6 +339,11 @@ impl ControlPlane {
         let dir = self.dir.join(format!("node-{node}"));
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         write_kubeconfig(&dir, &self.url(), &self.authority.pem, &shown)
+    }
+
+    /// A token by which the API server knows the node called `node`.
+    pub fn node_token(&self) -> &'static str {
+        NODE_TOKEN
     }
 
     /// Makes an object from JSON.

@@ -30,6 +30,8 @@ pub enum Mood {
     Silent,
     /// Watches end with 410; the rest is passed on.
     Expired,
+    /// Watches are answered with 500; the rest is passed on.
+    NoWatches,
 }
 
 /// An HTTPS proxy between one node and a control plane; it speaks to the latter as that node. Ends with its handle.
@@ -138,7 +140,11 @@ impl Shared {
     /// What becomes of a request, and whether it is passed on; it is counted if not.
     fn judge(&self, is_watch: bool) -> (Mood, bool) {
         let mut now = self.now();
-        let fair = now.mood == Mood::Fair || (now.mood == Mood::Expired && !is_watch);
+        let fair = match now.mood {
+            Mood::Fair => true,
+            Mood::Expired | Mood::NoWatches => !is_watch,
+            Mood::TooMany | Mood::Broken | Mood::Cut | Mood::Silent => false,
+        };
         now.spoiled += usize::from(!fair);
         (now.mood, fair)
     }
@@ -194,7 +200,9 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
         Mood::TooMany => {
             Some(answer("429 Too Many Requests", "retry-after: 1\r\n", &said(429, "TooManyRequests")))
         }
-        Mood::Broken => Some(answer("500 Internal Server Error", "", &said(500, "InternalError"))),
+        Mood::Broken | Mood::NoWatches => {
+            Some(answer("500 Internal Server Error", "", &said(500, "InternalError")))
+        }
         Mood::Expired => {
             let event = format!(r#"{{"type":"ERROR","object":{}}}"#, said(410, "Expired"));
             Some(answer("200 OK", "", &format!("{event}\n")))

@@ -1,7 +1,7 @@
 //! What one private instance owns on the machine, and how all of it is found again and removed.
 
 use crate::process::Process;
-use crate::{cgroups, image, network, process, wait_until};
+use crate::{cgroups, image, network, own_network, process, wait_until};
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
@@ -85,6 +85,11 @@ impl Instance {
         format!("ms-{}", self.token)
     }
 
+    /// The name of this machine's end of the wire to its network namespace, if it has one.
+    pub fn wire(&self) -> String {
+        format!("mn-{}", self.token)
+    }
+
     /// The name of its CNI network.
     pub fn network(&self) -> String {
         format!("mainstay-{}", self.token)
@@ -128,6 +133,7 @@ impl Instance {
         self.sweep_runtime()?;
         self.container_log_links().iter().try_for_each(|link| remove_file(link))?;
         network::remove(&self.network(), &self.bridge(), &self.dir)?;
+        own_network::remove(&self.wire())?;
         remove_directory(&self.dir)
     }
 
@@ -156,6 +162,7 @@ impl Instance {
         found.extend(self.shim_sockets().into_iter().map(|path| format!("socket {}", path.display())));
         found.extend(self.container_log_links().into_iter().map(|path| format!("link {}", path.display())));
         found.extend(network::leftovers(&self.network(), &self.bridge(), &self.dir));
+        found.extend(own_network::is_there(&self.wire()).then(|| format!("link {}", self.wire())));
         if self.dir.exists() {
             found.push(format!("directory {}", self.dir.display()));
         }

@@ -9,6 +9,7 @@
 //! stays, as with every CNI bridge: the kernel's `net.ipv4.ip_forward` is on after the first pod network.
 //!
 //! Two fakes there are, [`ReviewServer`] and [`FlakyProxy`], for what a real API server cannot be made to do; [`ControlPlane`] is the real one.
+//! [`ThinWire`] is a wire to it that can fall silent; an [`OwnNetwork`] makes a runtime and its nodes a machine of their own.
 //!
 //! Everything blocks and needs root. The only threads are the caller's own; the processes belong to the handle
 //! that started them.
@@ -27,6 +28,7 @@ mod instance;
 mod network;
 mod node;
 mod open_streams;
+mod own_network;
 mod paths;
 mod pki;
 mod poll;
@@ -36,6 +38,7 @@ mod registry;
 mod reviews;
 mod slot;
 mod tar;
+mod thin_wire;
 mod tls;
 
 pub use command::capture;
@@ -49,10 +52,12 @@ pub use image::{BUSYBOX, Image, PAUSE};
 pub use instance::{Instance, Kind};
 pub use network::HostPortChains;
 pub use node::{Node, NodeBuilder, PodList};
+pub use own_network::OwnNetwork;
 pub use paths::{build_dir, mainstay_binary, tool, workspace_root};
 pub use pki::{Authority, Certificate, CertificateWish, Usage};
 pub use poll::wait_until;
 pub use ports::free_address;
 pub use registry::{Credentials, Registry};
 pub use reviews::{Asked, Judge, ReviewServer, write_kubeconfig};
+pub use thin_wire::ThinWire;
 pub use tls::tls_client;

@@ -5,7 +5,9 @@ use crate::environment::in_test;
 use crate::instance::unmount_below;
 use crate::ports::free_address;
 use crate::process::{self, Process};
-use crate::{Body, CgroupDriver, Containerd, Http, build_dir, cgroups, mainstay_binary, tool, wait_until};
+use crate::{
+    Body, CgroupDriver, Containerd, Http, OwnNetwork, build_dir, cgroups, mainstay_binary, tool, wait_until,
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
@@ -41,15 +43,17 @@ pub struct NodeBuilder {
     env: Vec<(String, String)>,
     program: Option<PathBuf>,
     upstream: bool,
+    network: Option<OwnNetwork>,
 }
 
 impl NodeBuilder {
-    /// The runtime to use; the node's files and cgroups belong to its instance.
+    /// The runtime to use; the node's files and cgroups belong to its instance, and it lives in the same network.
     #[must_use]
     pub fn containerd(mut self, containerd: &Containerd) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         self.endpoint.get_or_insert_with(|| containerd.endpoint());
+        self.network = containerd.own_network().cloned();
         self.base = Some(containerd.dir().join(format!("node-{number}")));
         self.cgroup_root = Some(format!("/{}-{number}", containerd.instance().cgroup_name()));
         self
@@ -151,6 +155,10 @@ impl NodeBuilder {
             None => mainstay_binary()?,
         };
         let base = self.base.context("a node needs a containerd: call NodeBuilder::containerd")?;
+        let mut read_only = free_address()?;
+        if let Some(network) = &self.network {
+            read_only.set_ip(network.address().into());
+        }
         let node = Node {
             program,
             upstream: self.upstream,
@@ -160,11 +168,12 @@ impl NodeBuilder {
             pod_logs: base.join("pod-logs"),
             cgroup_root: self.cgroup_root.context("a node needs a cgroup root")?,
             name: self.name.unwrap_or_else(|| "node".to_owned()),
-            read_only: free_address()?,
+            read_only,
             healthz: free_address()?,
             secure: free_address()?,
             args: self.args,
             env: self.env,
+            network: self.network,
             child: None,
             base,
         };
@@ -212,6 +221,7 @@ pub struct Node {
     secure: SocketAddr,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    network: Option<OwnNetwork>,
     child: Option<Child>,
 }
 
@@ -327,7 +337,11 @@ impl Node {
     pub fn spawn_again(&mut self) -> Result<()> {
         ensure!(self.child.is_none() || self.exit_status().is_some(), "mainstay is running already");
         let log = File::options().create(true).append(true).open(self.log_path()).context("cannot log")?;
-        let child = Command::new(&self.program)
+        let mut command = match &self.network {
+            Some(network) => network.command(&self.program),
+            None => Command::new(&self.program),
+        };
+        let child = command
             .args((!self.upstream).then_some("kubelet"))
             .arg("--config")
             .arg(self.config_path())

@@ -11,6 +11,8 @@ const DIR: &str = "/run/mainstay-testkit";
 /// 10.88.0.0/13 in pieces of a /22, each with room for a thousand pods.
 const BASE: u32 = u32::from_be_bytes([10, 88, 0, 0]);
 const PREFIX: u32 = 22;
+/// 10.200.0.0/15 in pieces of a /24.
+const WIRES: u32 = u32::from_be_bytes([10, 200, 0, 0]);
 const SLOTS: u32 = 1 << (PREFIX - 13);
 
 /// A claimed subnet. The kernel lets go of the claim when the process ends, however it ends.
@@ -92,6 +94,13 @@ impl Slot {
     /// One of IPv6, of addresses that no network gives out.
     pub(crate) fn subnet6(&self) -> String {
         format!("fd88:{:x}::/64", self.index)
+    }
+
+    /// Both ends of a wire to a machine of its own (see [`crate::OwnNetwork`]): the host's and the other. In a /24 that is as much this
+    /// slot's as its subnet is.
+    pub(crate) fn wire(&self) -> (Ipv4Addr, Ipv4Addr) {
+        let net = WIRES + (self.index << 8);
+        (Ipv4Addr::from(net + 1), Ipv4Addr::from(net + 2))
     }
 
     /// The host's own address in the subnet.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::api::core::v1::{Node, PodCondition, Taint};
 use serde::{Deserialize, Serialize};
 
 use crate::{FullName, PodFailure, PodUid, TerminalPhase};
@@ -34,6 +34,29 @@ pub struct ApiPods {
     pub node_losses: u64,
     /// What it says of how the node is.
     pub node: ApiNode,
+    /// What kept pods from the Node object when it was last seen; `None` while it was not in this life.
+    pub barriers: Option<Arc<Barriers>>,
+}
+
+/// What keeps pods from a node by somebody's word: its cordon and its taints.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Barriers {
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+}
+
+impl Barriers {
+    /// Those of a Node object.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        Self {
+            unschedulable: spec.and_then(|it| it.unschedulable).unwrap_or_default(),
+            taints: spec.and_then(|it| it.taints.clone()).unwrap_or_default(),
+        }
+    }
 }
 
 /// What the Node object in the API server says that is ours to say, but may be said by others while they do not hear of us.

@@ -34,7 +34,7 @@ mod version;
 mod work;
 
 pub use address::in_node_order;
-pub use api::{ApiNode, ApiPod, ApiPods, RemoteStatus};
+pub use api::{ApiNode, ApiPod, ApiPods, Barriers, RemoteStatus};
 pub use assignment::{
     Allocatable, Assignments, ContainerAssignment, CpuPlace, DeviceHealth, ExtendedAmount, ExtendedResources,
     HeldDevice, MemoryAmounts, MemoryBlock, Placement, PodAssignment, Unknown, UnnamedDevices,

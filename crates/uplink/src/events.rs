@@ -20,6 +20,8 @@ use tracing::debug;
 use self::correlate::{Correlator, Telling};
 use crate::{RegisteredNode, UplinkConfig, registered};
 
+/// What the name of an object may have of characters.
+const LONGEST_NAME: usize = 253;
 const COMPONENT: &str = "kubelet";
 const RETRY: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(0.5);
 /// How often one event is tried while the API server is away: news that is so old is no news.
@@ -96,7 +98,7 @@ impl Teller {
                 Err(error) => return Err(error),
             }
         }
-        let name = format!("{}.{:x}", record.name, Timestamp::now().as_nanosecond());
+        let name = event_name(&record.name, Timestamp::now());
         self.client.create(scope, &self.event(record, telling, &name, namespace)).await?;
         Ok(name)
     }
@@ -137,6 +139,38 @@ impl Teller {
             reporting_component: Some(COMPONENT.to_owned()),
             reporting_instance: Some(self.node_name.to_string()),
             ..Event::default()
+        }
+    }
+}
+
+/// The object's name and the time, as client-go has it; of a long name as much as there is room for. Where client-go would take a UUID
+/// instead, one still sees whose it is.
+fn event_name(object: &str, time: Timestamp) -> String {
+    let time = format!(".{:x}", time.as_nanosecond());
+    let short: String = object.chars().take(LONGEST_NAME - time.len()).collect();
+    // Parts of a name end with a letter or a digit.
+    format!("{}{time}", short.trim_end_matches(['.', '-']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_objects_with_long_names_have_names_that_are_taken() {
+        let time: Timestamp = "2026-11-19T12:00:00Z".parse().unwrap();
+        let suffix = format!(".{:x}", time.as_nanosecond());
+        let long = "a".repeat(235);
+        for (name, expected) in [
+            ("web-0".to_owned(), "web-0".to_owned()),
+            ("a".repeat(236), "a".repeat(236)),
+            ("a".repeat(253), "a".repeat(236)),
+            (format!("{long}.{long}"), long.clone()),
+            (format!("{long}--b"), long.clone()),
+        ] {
+            let found = event_name(&name, time);
+            assert_eq!(found, format!("{expected}{suffix}"), "{name}");
+            assert!(found.len() <= LONGEST_NAME, "{found}");
         }
     }
 }

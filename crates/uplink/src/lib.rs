@@ -82,7 +82,10 @@ pub fn start(config: UplinkConfig, feeds: Feeds, tasks: &TaskGroup) {
             shutdown.run_until_signalled(work).await;
         }
     };
-    let work = register::run(Arc::clone(&config), snapshots.clone(), api_pods.clone(), registered);
+    // The UID of a Node object to which nothing could be told, because it is not there.
+    let (missing, is_missing) = watch::channel(None);
+    let work =
+        register::run(Arc::clone(&config), snapshots.clone(), api_pods.clone(), registered, is_missing);
     tasks.spawn("node registration", until_shutdown(Box::pin(work)));
     let work = lease::run(Arc::clone(&config), node.clone());
     tasks.spawn_critical("node lease", until_shutdown(Box::pin(work)));
@@ -90,7 +93,7 @@ pub fn start(config: UplinkConfig, feeds: Feeds, tasks: &TaskGroup) {
     tasks.spawn_critical("pod statuses", until_shutdown(Box::pin(work)));
     let work = events::run(Arc::clone(&config), events, events_after, node.clone());
     tasks.spawn_critical("api events", until_shutdown(Box::pin(work)));
-    let work = node_status::run(config, snapshots, api_pods, node);
+    let work = node_status::run(config, snapshots, api_pods, node, missing);
     tasks.spawn_critical("node status", until_shutdown(Box::pin(work)));
 }
 

@@ -27,14 +27,17 @@ use crate::{RegisteredNode, UplinkConfig, registered};
 const RETRY: Backoff =
     Backoff::doubling(Duration::from_millis(500), Duration::from_secs(10)).with_jitter(0.2);
 
-/// Tells the API server how the node is, for ever.
+/// Tells the API server how the node is, for ever; and `missing`, by its UID, that the object is not there to be told.
 pub(crate) async fn run(
     config: Arc<UplinkConfig>,
     mut snapshots: SnapshotReader,
     mut api: watch::Receiver<ApiPods>,
     mut node: RegisteredNode,
+    missing: watch::Sender<Option<String>>,
 ) {
     let mut object = registered(&mut node).await;
+    // What the object had when it was registered has been set right. Once: what comes later is somebody's word.
+    let mut set_right = false;
     let mut heard = Heard::default();
     // Others who keep saying otherwise are answered so often.
     let mut may_repair = Instant::now();
@@ -51,7 +54,7 @@ pub(crate) async fn run(
             // Another object, which has nothing of what was told.
             node.mark_unchanged();
             object = registered(&mut node).await;
-            sent = None;
+            (sent, set_right) = (None, false);
             due = Instant::now();
         }
         let view = snapshots.borrow_and_update().as_ref().and_then(|snapshot| snapshot.node.clone());
@@ -69,7 +72,8 @@ pub(crate) async fn run(
             let changed = sent.as_ref().is_none_or(|sent| !same(sent, &status));
             if changed || now >= due {
                 let with_addresses = !config.external_cloud || there.version > 0 && !there.has_addresses;
-                let stale = stale(&object, config.offers_are_new, &status);
+                let stale =
+                    if set_right { Vec::new() } else { stale(&object, config.offers_are_new, &status) };
                 let patch = patch(with_addresses, &status, &stale, Timestamp::now());
                 let told = client
                     .patch::<Node>(
@@ -83,18 +87,25 @@ pub(crate) async fn run(
                         heard = Heard::of(&answer);
                         may_repair = Instant::now() + config.status_update_frequency;
                         attempts.succeeded();
-                        warned = false;
+                        (warned, set_right) = (false, true);
                         sent = Some(status);
                         // Spread, so that the nodes of a cluster that changed together do not report together for ever.
                         let spread = if changed { 0.5 + random_unit() } else { 1.0 };
                         due = Instant::now() + config.status_report_frequency.mul_f64(spread);
                     }
                     Err(error) => {
+                        if error.status() == Some(404) {
+                            missing.send_replace(object.metadata.uid.clone());
+                        }
                         if !std::mem::replace(&mut warned, true) {
                             warn!(%error, "cannot tell the API server how the node is; it is tried again");
                         }
                         due = Instant::now() + attempts.failed();
-                        sleep_until(due).await;
+                        // Cancel safe: both only wait. Another object is told at once.
+                        tokio::select! {
+                            () = sleep_until(due) => {}
+                            Ok(()) = node.changed() => node.mark_changed(),
+                        }
                         continue;
                     }
                 }

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use mainstay_apiserver::{ApiError, Client, Patch, Scope};
 use mainstay_snapshot::SnapshotReader;
 use mainstay_task::Backoff;
-use mainstay_types::{ApiPods, NodeSnapshot};
+use mainstay_types::{ApiPods, Barriers, NodeSnapshot};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -31,15 +31,30 @@ const FACTS: [&str; 5] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Registers the node as soon as it can be said how it is, and again whenever its object was deleted.
+/// What the lifecycle controller of the cluster says by taints it takes from the Node's conditions, and says anew of another object.
+const BY_CONDITIONS: [&str; 6] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/network-unavailable",
+];
+/// Who is told that the object is not there may be told sooner than those who watch it, who also know what it was.
+const WATCHES_LAG: Duration = Duration::from_secs(2);
+
+/// Registers the node as soon as it can be said how it is, and again whenever its object was deleted: those who watch it say so, or
+/// `missing`, which names the object (by UID) to which a status could not be told because it was not there.
 pub(crate) async fn run(
     config: Arc<UplinkConfig>,
     mut snapshots: SnapshotReader,
     mut api: watch::Receiver<ApiPods>,
     registered: watch::Sender<Option<Arc<Node>>>,
+    mut missing: watch::Receiver<Option<String>>,
 ) {
     let mut attempts = RETRY.attempts();
     let mut told = None;
+    let mut before: Option<Arc<Barriers>> = None;
     let mut losses = api.borrow_and_update().node_losses;
     loop {
         let known = |snapshot: &Option<Arc<NodeSnapshot>>| {
@@ -51,18 +66,20 @@ pub(crate) async fn run(
             Err(_) => return,
         };
         let Some(node) = node else { continue };
-        match register(&config, &node).await {
+        match register(&config, &node, before.as_deref()).await {
             Ok(Some(node)) => {
-                let uid = node.metadata.uid.as_deref().unwrap_or_default();
+                let uid = node.metadata.uid.clone().unwrap_or_default();
                 info!(node = %config.node_name, uid, server = config.client.server(), "the node is registered");
+                let barriers = Arc::new(Barriers::of(&node));
                 registered.send_replace(Some(Arc::new(node)));
                 attempts.succeeded();
                 told = None;
-                // Upstream's kubelet would have to be restarted; a node that runs is a node.
-                match api.wait_for(|api| api.node_losses != losses).await {
-                    Ok(api) => losses = api.node_losses,
-                    Err(_) => return,
-                }
+                // Upstream's kubelet would have to be restarted; a node that runs is a node. One that was closed to pods stays
+                // so: who drains a machine and takes it out of the cluster does not want it filled again until it is off.
+                let Some(now) = lost(&mut api, losses, &mut missing, &uid).await else { return };
+                losses = now;
+                let seen = api.borrow().barriers.clone();
+                before = Some(seen.unwrap_or(barriers));
                 warn!(node = %config.node_name, "the Node object was deleted; it is made again");
                 continue;
             }
@@ -84,6 +101,24 @@ pub(crate) async fn run(
         }
         tokio::time::sleep(attempts.failed()).await;
     }
+}
+
+/// Waits until the object of that UID is gone; how many losses those who watch have seen by then. `None` when mainstay ends.
+async fn lost(
+    api: &mut watch::Receiver<ApiPods>,
+    losses: u64,
+    missing: &mut watch::Receiver<Option<String>>,
+    uid: &str,
+) -> Option<u64> {
+    // Cancel safe: both only wait.
+    tokio::select! {
+        seen = api.wait_for(|api| api.node_losses != losses) => return seen.ok().map(|api| api.node_losses),
+        told = missing.wait_for(|missing| missing.as_deref() == Some(uid)) => drop(told.ok()?),
+    }
+    let seen = api.wait_for(|api| api.node_losses != losses);
+    // If they have not: they did not know that there was one, and will not miss it.
+    let seen = tokio::time::timeout(WATCHES_LAG, seen).await;
+    Some(seen.ok().and_then(Result::ok).map_or(losses, |api| api.node_losses))
 }
 
 /// The node by its own word, whatever the API server had of it before.
@@ -117,7 +152,11 @@ fn explain(config: &UplinkConfig, error: &ApiError) -> String {
 }
 
 /// The object as the API server has it afterwards; `None` when there is none and none is to be made.
-async fn register(config: &UplinkConfig, node: &Node) -> Result<Option<Node>, ApiError> {
+async fn register(
+    config: &UplinkConfig,
+    node: &Node,
+    before: Option<&Barriers>,
+) -> Result<Option<Node>, ApiError> {
     let client = config.heartbeat_client();
     match client.get::<Node>(Scope::Cluster, &config.node_name).await {
         Ok(existing) => return take_up(&client, config, node, existing).await.map(Some),
@@ -127,7 +166,7 @@ async fn register(config: &UplinkConfig, node: &Node) -> Result<Option<Node>, Ap
     if !config.register {
         return Ok(None);
     }
-    match client.create(Scope::Cluster, &first(config, node)).await {
+    match client.create(Scope::Cluster, &first(config, node, before)).await {
         Ok(node) => Ok(Some(node)),
         Err(error) if error.status() == Some(409) => {
             let existing = client.get::<Node>(Scope::Cluster, &config.node_name).await?;
@@ -137,12 +176,16 @@ async fn register(config: &UplinkConfig, node: &Node) -> Result<Option<Node>, Ap
     }
 }
 
-/// The object to be made.
-fn first(config: &UplinkConfig, node: &Node) -> Node {
+/// The object to be made: with the taints that it is configured to have, or with what kept pods from it before.
+fn first(config: &UplinkConfig, node: &Node, before: Option<&Barriers>) -> Node {
     let mut node = node.clone();
     node.metadata.annotations.get_or_insert_default().extend(annotations(config));
-    let mut taints = config.taints.clone();
-    if config.external_cloud {
+    let mut taints = match before {
+        Some(before) => before.taints.clone(),
+        None => config.taints.clone(),
+    };
+    taints.retain(|taint| !(BY_CONDITIONS.contains(&taint.key.as_str()) && before.is_some()));
+    if config.external_cloud && !taints.iter().any(|taint| taint.key == UNINITIALIZED) {
         taints.push(Taint {
             key: UNINITIALIZED.to_owned(),
             value: Some("true".to_owned()),
@@ -150,7 +193,9 @@ fn first(config: &UplinkConfig, node: &Node) -> Node {
             time_added: None,
         });
     }
-    node.spec.get_or_insert_default().taints = (!taints.is_empty()).then_some(taints);
+    let spec = node.spec.get_or_insert_default();
+    spec.unschedulable = before.map(|before| before.unschedulable).filter(|closed| *closed);
+    spec.taints = (!taints.is_empty()).then_some(taints);
     node
 }
 
@@ -222,3 +267,6 @@ fn corrections(config: &UplinkConfig, node: &Node, existing: &Node) -> Option<se
     }
     Some(patch)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::server::{Options, Server, json as answer, pieces, text};
-use crate::{Change, Reflected, reflect};
+use crate::{ApiError, Change, Reflected, reflect};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -117,4 +117,109 @@ async fn everything_is_told_once_and_in_order() {
         assert_eq!(told, expected);
     }
     assert_eq!(lists.load(Ordering::SeqCst), 3);
+}
+
+type Answer = fn() -> http::Response<super::server::Body>;
+
+/// Lists work, and watches do not, each in its way: what changes is heard of all the same.
+#[tokio::test]
+async fn who_cannot_watch_lists() {
+    let rows: [(&str, Answer); 5] = [
+        ("500", || text(500, "no")),
+        ("400 to this version", || text(400, "no such version")),
+        ("an error within the watch", || {
+            let said =
+                json!({ "kind": "Status", "apiVersion": "v1", "code": 500, "reason": "InternalError" });
+            pieces(vec![event("ERROR", &said)], Duration::ZERO)
+        }),
+        ("an event that is none", || pieces(vec!["{\"type\":\"ADDED\"}\n".into()], Duration::ZERO)),
+        ("watches that end at once", || pieces(Vec::new(), Duration::ZERO)),
+    ];
+    // Side by side: most of it is waiting.
+    let mut all = tokio::task::JoinSet::new();
+    for (name, refusal) in rows {
+        all.spawn(hears_by_lists(name, refusal));
+    }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn hears_by_lists(name: &str, refusal: Answer) {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&lists);
+    let server = Server::start(Options::default(), move |request| {
+        let query = request.request.uri().query().unwrap_or_default();
+        if query.contains("watch=true") {
+            return refusal();
+        }
+        let number = u32::try_from(seen.fetch_add(1, Ordering::SeqCst)).unwrap();
+        list(10 + number, &[pod(&format!("p{number}"), 5)])
+    })
+    .await;
+    let client = server.client("certificate-authority: ca.crt", "token: t");
+    let (sender, mut receiver) = mpsc::channel(64);
+    server.tasks.spawn("reflector", async move {
+        let what = Reflected { namespace: None, fields: None, labels: None, since: None };
+        reflect::<Pod>(&client, &what, |change| sender.try_send(words(change)).unwrap()).await;
+    });
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let next = tokio::time::timeout(PATIENCE, receiver.recv()).await;
+        let next = next.unwrap_or_else(|_| panic!("{name}: nothing after {told:?}")).unwrap();
+        told.extend(Some(next).filter(|word| word.starts_with("listed")));
+    }
+    assert_eq!(told, ["listed p0", "listed p1"], "{name}");
+}
+
+/// A server that refuses the version that is asked for, also for lists, is asked for the newest.
+#[tokio::test]
+async fn a_version_that_is_refused_is_given_up() {
+    let server = Server::start(Options::default(), |seen| {
+        let query = seen.request.uri().query().unwrap_or_default();
+        match query.contains("resourceVersion=7") {
+            true => text(400, "what version?"),
+            false if query.contains("watch=true") => pieces(Vec::new(), Duration::from_secs(600)),
+            false => list(10, &[pod("a", 5)]),
+        }
+    })
+    .await;
+    let client = server.client("certificate-authority: ca.crt", "token: t");
+    let (sender, mut receiver) = mpsc::channel(64);
+    server.tasks.spawn("reflector", async move {
+        let what = Reflected { namespace: None, fields: None, labels: None, since: Some("7".into()) };
+        reflect::<Pod>(&client, &what, |change| sender.try_send(words(change)).unwrap()).await;
+    });
+    loop {
+        let told = tokio::time::timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
+        if told == "listed a" {
+            return;
+        }
+        assert_eq!(told, "interrupted 400");
+    }
+}
+
+/// Nobody is there, or too many are: that says nothing of the version, and lists would be more of a load.
+#[test]
+fn what_says_nothing_of_the_version_is_asked_for_again() {
+    let server = || "s".to_owned();
+    let status = |status| ApiError::Status {
+        request: server(),
+        status,
+        reason: String::new(),
+        message: String::new(),
+        retry_after: None,
+    };
+    let mut watching = crate::reflect::Watching::default();
+    for _ in 0..10 {
+        assert!(!watching.failed(&ApiError::Connect { server: server(), problem: server() }, "pods"));
+        assert!(!watching.failed(&status(429), "pods"));
+    }
+    let broken = || ApiError::Broken { server: server(), request: server(), problem: server() };
+    assert!(!watching.failed(&broken(), "pods"), "a watch that breaks is taken up where it broke");
+    assert!(watching.failed(&broken(), "pods"), "but not for ever");
+    assert!(!watching.failed(&broken(), "pods"), "and then again");
+    watching.works();
+    assert!(!watching.failed(&broken(), "pods"));
+    assert!(watching.failed(&status(503), "pods"));
 }

@@ -24,7 +24,7 @@ use mainstay_types::{
 };
 use tokio::sync::watch;
 
-use super::{ApiObjects, pod_key::PodKey};
+use super::{ApiObjects, due::NAP, pod_key::PodKey};
 
 const AGAIN: Backoff = Backoff::doubling(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(0.3);
 /// How long a request that nobody hears of is waited for: then it has been deleted.
@@ -35,8 +35,6 @@ const SPREAD: SignedDuration = SignedDuration::from_mins(5);
 const REFRESH_NOT_BEFORE: SignedDuration = SignedDuration::from_secs(10);
 /// So long behind its time a renewal is told of as late (upstream's).
 const OVERDUE: SignedDuration = SignedDuration::from_mins(10);
-/// The clock may be set meanwhile: it is looked at this often.
-const NAP: Duration = Duration::from_secs(60);
 
 /// One certificate that somebody wants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
