@@ -81,6 +81,6 @@ pub use snapshot::{EventRecord, NodeSnapshot, NodeView, OthersWord, PodView};
 pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
 pub use work::{
-    ApiCalls, ByEnd, ByLabels, ByName, Chain, Counter, DurationCounts, Durations, NodeCounters, PullTimes,
-    image_size_label, rejection_label,
+    ApiCalls, ByEnd, ByLabels, ByName, CertificateCounts, Chain, Counter, DurationCounts, Durations,
+    NodeCounters, PullTimes, image_size_label, rejection_label,
 };
