@@ -73,9 +73,9 @@ pub use probe::{
 pub use quantity::{Quantity, QuantityError};
 pub use resources::{HugePages, MachineCapacity, NodeResources, ResourceList};
 pub use sample::{
-    ContainerSample, CpuSample, InterfaceSample, IoSample, Limits, MemorySample, NetworkSample, PidsSample,
-    PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample, SampleCost, Samples, SandboxSample,
-    SliceRole, SliceSample, TaskCounts, Traffic,
+    ContainerSample, CpuSample, HugePageSample, InterfaceSample, IoSample, Limits, MemorySample,
+    NetworkSample, PidsSample, PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample,
+    SampleCost, Samples, SandboxSample, SliceRole, SliceSample, TaskCounts, Traffic, page_size_name,
 };
 pub use snapshot::{EventRecord, NodeSnapshot, NodeView, OthersWord, PodView};
 pub use storage::{PodStorage, StorageLimits, StorageUsage};
