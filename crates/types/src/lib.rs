@@ -48,7 +48,7 @@ pub use desired::{
 pub use edit_distance::edit_distance;
 pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};
 pub use filesystem::{
-    ContainerDisk, DeviceReading, DiskWork, Filesystems, FsReading, FsSize, PodDisk, VolumeReading,
+    ContainerDisk, DeviceReading, DiskWork, Filesystems, FsReading, FsSize, PodDisk, VolumeReading, WalkCost,
 };
 pub use fnv::{container_hash, fnv1a_32, fnv1a_64};
 pub use gotime::{format_go_duration, rfc3339_nanos, to_seconds};
