@@ -102,11 +102,12 @@ impl Client {
         user_agent: &str,
         tasks: &TaskGroup,
     ) -> Result<Self, KubeconfigError> {
-        let credentials = Credentials::open(kubeconfig.into(), tasks)?;
+        let calls: Arc<ApiCalls> = Arc::default();
+        let credentials = Credentials::open(kubeconfig.into(), Arc::clone(&calls), tasks)?;
         let user_agent = HeaderValue::try_from(user_agent).unwrap_or(HeaderValue::from_static("mainstay"));
         let connections = Connections::new(tasks);
         Ok(Self {
-            inner: Arc::new(Inner { credentials, connections, user_agent, calls: Arc::default() }),
+            inner: Arc::new(Inner { credentials, connections, user_agent, calls }),
             limiter: Arc::new(Limiter::new(rate)),
             deadline: DEADLINE,
         })

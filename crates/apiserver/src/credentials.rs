@@ -9,12 +9,14 @@ use std::{
 use http::HeaderValue;
 use jiff::Timestamp;
 use mainstay_task::TaskGroup;
+use mainstay_types::ApiCalls;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     ApiError,
     exec::{ExecConfig, ExecCredential},
     kubeconfig::{self, Access, Authority, Identity, KubeconfigError, Login, Server},
+    validity,
 };
 
 /// The files are looked at no more often than this, and only when there is a request.
@@ -49,6 +51,8 @@ pub(crate) struct Credentials {
     /// Held while files are looked at, by whoever is at it, however long that takes: one look at a time.
     looking: Arc<tokio::sync::Mutex<()>>,
     program: Arc<Mutex<Program>>,
+    /// Where it is told until when the client certificate is good, and what could not be read anew.
+    calls: Arc<ApiCalls>,
     tasks: TaskGroup,
 }
 
@@ -71,15 +75,21 @@ struct State {
 
 impl Credentials {
     /// Reads the kubeconfig for the first time. Blocks.
-    pub(crate) fn open(path: PathBuf, tasks: &TaskGroup) -> Result<Self, KubeconfigError> {
+    pub(crate) fn open(
+        path: PathBuf,
+        calls: Arc<ApiCalls>,
+        tasks: &TaskGroup,
+    ) -> Result<Self, KubeconfigError> {
         let access = kubeconfig::load(&path)?;
         let material = Arc::new(material(&access, access.identity.clone()));
+        tell_span(&calls, &material);
         let state = State { access: Arc::new(access), material, looked: Instant::now(), told: None };
         Ok(Self {
             path,
             state: Mutex::new(state),
             looking: Arc::default(),
             program: Arc::default(),
+            calls,
             tasks: tasks.clone(),
         })
     }
@@ -144,9 +154,12 @@ impl Credentials {
     fn run(&self, access: &Arc<Access>, exec: &ExecConfig) -> watch::Receiver<Option<Said>> {
         let (tell, runs) = watch::channel(None);
         let (program, access, exec) = (Arc::clone(&self.program), Arc::clone(access), exec.clone());
-        let shutdown = self.tasks.shutdown();
+        let (shutdown, calls) = (self.tasks.shutdown(), Arc::clone(&self.calls));
         self.tasks.spawn("credentials program", async move {
             let Some(said) = shutdown.run_until_signalled(exec.run(&access)).await else { return };
+            if said.is_err() {
+                calls.certificate.errors.add();
+            }
             let mut program = lock(&program);
             if let Ok(said) = &said {
                 program.said = Some((Arc::clone(&access), said.clone()));
@@ -193,6 +206,7 @@ impl Credentials {
                 let mut state = self.lock();
                 let new = material(&access, access.identity.clone());
                 if new != *state.material {
+                    tell_span(&self.calls, &new);
                     state.material = Arc::new(new);
                 }
                 state.access = Arc::new(access);
@@ -200,6 +214,8 @@ impl Credentials {
             }
             Ok(Ok(Some(Err(error)))) => {
                 let text = error.to_string();
+                // Each look that finds it so counts: as long as nobody mends it, the counter rises.
+                self.calls.certificate.errors.add();
                 let mut state = self.lock();
                 // Half of a pair may be there already and the other still on its way: told once, tried again.
                 if state.told.as_ref() != Some(&text) {
@@ -224,6 +240,7 @@ impl Credentials {
             return Arc::clone(known);
         }
         let new = Arc::new(material(access, identity));
+        tell_span(&self.calls, &new);
         self.lock().material = Arc::clone(&new);
         new
     }
@@ -235,6 +252,12 @@ impl Credentials {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tell_span(calls: &ApiCalls, material: &Material) {
+    let identity = material.identity.as_ref();
+    let span = identity.and_then(|identity| validity::span_of_pem(&identity.certificate));
+    calls.certificate.in_force(span, Timestamp::now());
 }
 
 fn material(access: &Access, identity: Option<Identity>) -> Material {

@@ -40,6 +40,7 @@ pub use limit::Rate;
 pub use readable::{Listing, Unreadable};
 pub use reflect::{Change, Reflected, reflect};
 pub use tokens::{bound_token, renew_token_after};
+pub use validity::span as certificate_span;
 
 #[cfg(test)]
 mod tests;

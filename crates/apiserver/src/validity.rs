@@ -5,13 +5,17 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 /// When the first certificate of a PEM text ended, if it has.
 pub(crate) fn expired(pem: &[u8]) -> Option<Timestamp> {
-    let certificate = CertificateDer::from_pem_slice(pem).ok()?;
-    let (_, end) = span(&certificate)?;
-    (end < Timestamp::now()).then_some(end)
+    span_of_pem(pem).map(|(_, end)| end).filter(|end| *end < Timestamp::now())
 }
 
-/// From when until when a certificate is good.
-pub(crate) fn span(certificate: &[u8]) -> Option<(Timestamp, Timestamp)> {
+/// From when until when the first certificate of a PEM text is good.
+pub(crate) fn span_of_pem(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
+    span(&CertificateDer::from_pem_slice(pem).ok()?)
+}
+
+/// From when until when a certificate (DER) is good; `None` if it does not say so in a way that can be understood.
+#[must_use]
+pub fn span(certificate: &[u8]) -> Option<(Timestamp, Timestamp)> {
     let (outer, _) = element(certificate, 0x30)?;
     let (mut fields, _) = element(outer, 0x30)?;
     if fields.first() == Some(&0xa0) {

@@ -66,6 +66,13 @@ const PATHS: [Path; 4] = [
     },
 ];
 
+/// What is asked for with gzip too, as Prometheus does. Upstream has no compressed summary: it answers with the plain one.
+const COMPRESSED: [(&str, &str); 3] = [
+    ("/metrics/cadvisor", "`/metrics/cadvisor`, gzip, median"),
+    ("/stats/summary", "`/stats/summary`, gzip, median"),
+    ("/metrics/resource", "`/metrics/resource`, gzip, median"),
+];
+
 /// One answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
@@ -81,9 +88,9 @@ pub(crate) struct Answer {
 #[derive(Clone, Debug)]
 pub(crate) struct Scrapes {
     pub(crate) answers: Vec<Answer>,
-    /// `/metrics/cadvisor` as Prometheus asks for it.
-    pub(crate) gzip: Answer,
-    /// The same as in `answers`, then the compressed one, asked for once after each reading.
+    /// Those of [`COMPRESSED`].
+    pub(crate) gzip: Vec<Answer>,
+    /// The same as in `answers`, then the first of the compressed ones, asked for once after each reading.
     pub(crate) first: Vec<Answer>,
     /// Resident memory after them, in KiB, and its peak so far.
     pub(crate) rss_kib: u64,
@@ -110,7 +117,10 @@ pub(crate) fn scrape(http: &Http, pid: u32) -> Result<Scrapes> {
         Ok(Answer { what, p50, bytes })
     };
     let answers = PATHS.iter().map(|it| ask(it.path, &[], it.what)).collect::<Result<_>>()?;
-    let gzip = ask("/metrics/cadvisor", &[("accept-encoding", "gzip")], "`/metrics/cadvisor`, gzip, median")?;
+    let gzip = COMPRESSED
+        .iter()
+        .map(|(path, what)| ask(path, &[("accept-encoding", "gzip")], what))
+        .collect::<Result<_>>()?;
     let first = firsts(http)?;
     let (rss_kib, peak_kib) = process::memory_kib(pid)?;
     println!("  after that: {:.1} MB, at most {:.1} MB", kib_to_mb(rss_kib), kib_to_mb(peak_kib));
@@ -297,7 +307,7 @@ mod tests {
             },
             scrapes: Scrapes {
                 answers: PATHS.iter().map(|path| answer(path.what)).collect(),
-                gzip: answer("gzip"),
+                gzip: COMPRESSED.iter().map(|(_, what)| answer(what)).collect(),
                 first: PATHS.iter().map(|path| answer(path.first)).collect(),
                 rss_kib: 15_000,
                 peak_kib: 30_000,

@@ -204,7 +204,9 @@ fn scrape_rows(
     for (at, answer) in ours.answers.iter().enumerate() {
         row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.answers.get(at)).map(cell));
     }
-    row(ours.gzip.what, cell(&ours.gzip), theirs.map(|(scrapes, _)| cell(&scrapes.gzip)));
+    for (at, answer) in ours.gzip.iter().enumerate() {
+        row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.gzip.get(at)).map(cell));
+    }
     for (at, answer) in ours.first.iter().enumerate() {
         row(answer.what, cell(answer), theirs.and_then(|(scrapes, _)| scrapes.first.get(at)).map(cell));
     }

@@ -166,8 +166,20 @@ impl Both {
     /// When an answer cannot be had or read.
     pub fn compare_values(&self, path: &str) -> Result<Vec<String>> {
         let [ours, theirs] = [(&self.ours, get(&self.ours, path)?), (&self.theirs, get(&self.theirs, path)?)]
-            .map(|(node, text)| values::of_pods(&text, node.name()));
+            .map(|(node, text)| values::of_text(&text, node.name()));
         Ok(values::differences(&ours, &theirs, &self.documented))
+    }
+
+    /// What of the numbers of `/stats/summary` differs: of the node, of pods, their containers and volumes.
+    ///
+    /// # Errors
+    /// When an answer cannot be had or read.
+    pub fn compare_summaries(&self) -> Result<Vec<String>> {
+        let of = |node: &Node| -> Result<_> {
+            let summary = serde_json::from_str(&get(node, "/stats/summary")?).context("the summary")?;
+            Ok(values::of_summary(&summary, node.name()))
+        };
+        Ok(values::differences(&of(&self.ours)?, &of(&self.theirs)?, &self.documented))
     }
 }
 
@@ -252,6 +264,10 @@ impl Both {
                     writeln!(out, "  ~ {difference}").ok();
                 }
             }
+        }
+        writeln!(out, "/stats/summary").ok();
+        for difference in self.compare_summaries()? {
+            writeln!(out, "  ~ {difference}").ok();
         }
         Ok(out)
     }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Result, ensure};
 use mainstay_e2e::{
     counts_disks,
-    seen::{manifest, running},
+    seen::{manifest, running, shell},
 };
 use mainstay_testkit::{BUSYBOX, Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
@@ -226,4 +226,55 @@ fn what_a_load_counts_of_itself_is_what_is_told() -> Result<()> {
     written(&node, &control)?;
     held(&node)?;
     half_a_core(&node)
+}
+
+/// How many of its processes the kernel has killed: of the container by its own count, and of the pod.
+fn killed(node: &Node) -> Result<(f64, f64), String> {
+    let text = node.get("/metrics/cadvisor").map_err(fail)?;
+    let pod = format!("pod=\"greedy-{}\"", node.name());
+    let lines =
+        text.lines().filter(|line| line.starts_with("container_oom_events_total{") && line.contains(&pod));
+    let lines: Vec<&str> = lines.collect();
+    let value = |is: &dyn Fn(&str) -> bool| {
+        let line = lines.iter().find(|line| is(line)).ok_or_else(|| format!("{lines:?}"))?;
+        let value = line.rsplit_once("} ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+        value.ok_or_else(|| (*line).to_owned())
+    };
+    let container = value(&|line| line.contains("container=\"main\""));
+    let pod = value(&|line| line.contains("container=\"\"") && line.contains("name=\"\""));
+    Ok((container?, pod?))
+}
+
+/// On cgroup v1 the process that takes too much ends alone, and its container has the count; on v2 the container ends with it and the pod has.
+#[test]
+fn who_is_killed_for_want_of_memory_is_counted_once() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let node = Node::builder().containerd(&containerd).start()?;
+    let control = containerd.dir().join("control");
+    fs::create_dir(&control)?;
+    let script = "trap 'exit 0' TERM; while ! [ -e /control/go ]; do sleep 1; done; rm /control/go; \
+                  dd if=/dev/zero of=/dev/null bs=100M count=1; sleep 1000000 & wait";
+    let mut main = shell("main", script);
+    main["resources"] = json!({"limits": {"memory": "32Mi"}});
+    main["volumeMounts"] = json!([{"name": "control", "mountPath": "/control"}]);
+    let volume = json!({"name": "control", "hostPath": {"path": control}});
+    node.write_manifest(
+        "greedy.yaml",
+        &manifest("greedy", json!({"containers": [main], "volumes": [volume]})),
+    )?;
+    running(&node, "greedy")?;
+    wait_until(ROUNDS, "the family before", || match killed(&node)? {
+        (0.0, 0.0) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    fs::write(control.join("go"), "")?;
+    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let count = || killed(&node).map(|(container, pod)| if is_v2 { pod } else { container });
+    wait_until(ROUNDS, "the family to rise", || match count()? {
+        0.0 => Err("nobody was killed yet".into()),
+        _ => Ok(()),
+    })?;
+    let found = count().map_err(anyhow::Error::msg)?;
+    ensure!((found - 1.0).abs() < 0.5, "one was killed, and {found} are told of");
+    Ok(())
 }

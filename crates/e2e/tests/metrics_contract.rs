@@ -65,6 +65,10 @@ fn the_same_families_as_upstream() -> Result<()> {
             if own.contains_key(name) { Ok(()) } else { Err(format!("no {name}: {:?}", own.keys())) }
         })?;
     }
+    wait_until(ROUNDS, "the same numbers of the summary", || {
+        let differences = both.compare_summaries().map_err(|error| format!("{error:#}"))?;
+        if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
+    })?;
     for query in ["", "?only_cpu_and_memory=true"] {
         wait_until(ROUNDS, "the same keys of the summary", || {
             let [ours, theirs] = [&both.ours, &both.theirs].map(|node| -> Result<BTreeSet<String>> {

@@ -326,6 +326,8 @@ fn kernel_files() -> Vec<Vec<u8>> {
         "a\nb\n  eth0: 3774 41 1 2 0 0 0 0 682 9 3 4 0 0 0 0\n",
         "Max open files            1024                 1048576              files     \n",
         "1\n42\n",
+        "hugepages-2048kB",
+        "max 3\n",
         "0.20 0.18 0.12 1/246 11206\n",
     ])
 }

@@ -10,6 +10,7 @@ use std::{
     },
     path::Path,
     rc::Rc,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use rustix::{
@@ -52,18 +53,35 @@ impl DiskUsage {
         Self::up_to(path, u64::MAX)
     }
 
+    /// As [`DiskUsage::of`], and counts each entry that is looked at into `entries`: whoever waits sees that it gets on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn watched(path: &Path, entries: &AtomicU64) -> io::Result<Self> {
+        Self::measure(path, u64::MAX, entries)
+    }
+
     /// As [`DiskUsage::of`], but looks no further (so that the answer is `partial`) once there are more than `most_bytes`.
     ///
     /// # Errors
     /// As there.
     pub fn up_to(path: &Path, most_bytes: u64) -> io::Result<Self> {
+        Self::measure(path, most_bytes, &AtomicU64::new(0))
+    }
+
+    fn measure(path: &Path, most_bytes: u64, entries: &AtomicU64) -> io::Result<Self> {
         let metadata = match rustix::fs::lstat(path) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(Self::default()),
             Err(errno) => return Err(errno.into()),
         };
-        let mut walk =
-            Walk { usage: Self::default(), most_bytes, device: metadata.st_dev, linked: HashSet::new() };
+        let mut walk = Walk {
+            usage: Self::default(),
+            most_bytes,
+            device: metadata.st_dev,
+            linked: HashSet::new(),
+            entries,
+        };
         walk.count(&metadata);
         if FileType::from_raw_mode(metadata.st_mode) == FileType::Directory {
             let top = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
@@ -84,14 +102,15 @@ struct Ahead {
     path: Vec<u8>,
 }
 
-struct Walk {
+struct Walk<'a> {
     usage: DiskUsage,
     most_bytes: u64,
     device: u64,
     linked: HashSet<u64>,
+    entries: &'a AtomicU64,
 }
 
-impl Walk {
+impl Walk<'_> {
     fn is_over(&self) -> bool {
         self.usage.bytes > self.most_bytes
     }
@@ -132,7 +151,8 @@ impl Walk {
 
     /// Counts an entry, unless it is a directory of this tree: that one's name is returned. It is counted when it is
     /// opened: only then is it certain that nothing is mounted on it.
-    fn look<'a>(&mut self, directory: BorrowedFd<'_>, entry: &'a DirEntry) -> Option<&'a CStr> {
+    fn look<'e>(&mut self, directory: BorrowedFd<'_>, entry: &'e DirEntry) -> Option<&'e CStr> {
+        self.entries.fetch_add(1, Ordering::Relaxed);
         let name = entry.file_name();
         if name == c"." || name == c".." {
             return None;

@@ -218,9 +218,11 @@ async fn build(
     let (snapshot_writer, snapshots) = mainstay_snapshot::channel();
     let heartbeat = Heartbeat::default();
     let secure_port = port(&config.address, config.port)?;
+    let work: Arc<NodeCounters> = Arc::default();
+    let serving = &work.serving_certificate;
     let bound = mainstay_server::bind(ServerConfig {
         socket: root.join("mainstay.sock"),
-        secure: secure::config(loaded, secure_port, &root, &node_name, &host_ips, api.as_ref())?,
+        secure: secure::config(loaded, secure_port, &root, &node_name, &host_ips, api.as_ref(), serving)?,
         read_only: port(&config.address, config.read_only_port)?,
         healthz: port(&config.healthz_bind_address, config.healthz_port)?,
         sync_frequency: config.sync_frequency.as_std(),
@@ -243,7 +245,6 @@ async fn build(
     let local_apis = mainstay_grpc::bind(local_api::config(loaded, &root)?)?;
     let probe_metrics = ProbeMetrics::default();
     let counters = Arc::<Counters>::default();
-    let work: Arc<NodeCounters> = Arc::default();
     if let Some(client) = &api {
         let host = client.server();
         let host = host.split_once("://").map_or(host.as_str(), |(_, rest)| rest).trim_end_matches('/');
@@ -301,7 +302,7 @@ async fn build(
     bound.serve(state, tasks);
     let told = assignments.clone();
     local_apis.serve(GrpcState { snapshots: snapshots.clone(), assignments, counters }, tasks);
-    secure::renew_own_certificate(loaded, &root, &node_name, addresses.clone(), tasks);
+    secure::renew_own_certificate(loaded, &root, &node_name, addresses.clone(), (tasks, serving));
     // Up, in the sense of a service manager: it answers. Pods may have to wait for a runtime that is still away.
     manager.ready();
     manager.status("waiting for the container runtime and the manifests");

@@ -19,6 +19,7 @@ use mainstay_config::Loaded;
 use mainstay_host::Host;
 use mainstay_server::{SecureConfig, TlsSettings, ensure_self_signed, tls_config};
 use mainstay_task::TaskGroup;
+use mainstay_types::CertificateCounts;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -37,6 +38,7 @@ pub(crate) fn config(
     node_name: &Arc<str>,
     host_ips: &[String],
     api: Option<&Client>,
+    counts: &Arc<CertificateCounts>,
 ) -> Result<Option<SecureConfig>> {
     let config = &loaded.config;
     let Some(address) = address.filter(|_| config.enable_server) else { return Ok(None) };
@@ -52,6 +54,7 @@ pub(crate) fn config(
         min_version: config.tls_min_version.clone(),
         cipher_suites: config.tls_cipher_suites.clone(),
         curves: config.tls_curve_preferences.clone(),
+        counts: Arc::clone(counts),
     };
     let tls = tls_config(&settings, &guard)?;
     let acting_verb = match loaded.settings.acting_verb.as_str() {
@@ -95,14 +98,14 @@ pub(crate) fn renew_own_certificate(
     root: &Path,
     node_name: &Arc<str>,
     mut addresses: watch::Receiver<Arc<[String]>>,
-    tasks: &TaskGroup,
+    (tasks, counts): (&TaskGroup, &Arc<CertificateCounts>),
 ) {
     let config = &loaded.config;
     if !config.enable_server || config.port == 0 || !config.tls_cert_file.is_empty() {
         return;
     }
     let dir = certificate_dir(loaded, root);
-    let (node_name, shutdown) = (Arc::clone(node_name), tasks.shutdown());
+    let (node_name, shutdown, counts) = (Arc::clone(node_name), tasks.shutdown(), Arc::clone(counts));
     addresses.mark_unchanged();
     tasks.spawn_critical("serving certificate", async move {
         let mut wait = LOOK_AT_AGE;
@@ -121,11 +124,16 @@ pub(crate) fn renew_own_certificate(
             let dir = dir.clone();
             let made = tokio::task::spawn_blocking(move || ensure_self_signed(&dir, &names));
             wait = RETRY;
-            match made.await {
-                Ok(Ok(_)) => wait = LOOK_AT_AGE,
-                Ok(Err(error)) => warn!(%error, "the serving certificate cannot be renewed; trying again"),
-                Err(error) => warn!(%error, "the serving certificate cannot be renewed; trying again"),
-            }
+            let problem = match made.await {
+                Ok(Ok(_)) => {
+                    wait = LOOK_AT_AGE;
+                    continue;
+                }
+                Ok(Err(problem)) => anyhow::Error::from(problem),
+                Err(problem) => problem.into(),
+            };
+            counts.errors.add();
+            warn!(error = format!("{problem:#}"), "the serving certificate cannot be renewed; trying again");
         }
     });
 }

@@ -5,17 +5,19 @@
 //! nobody waits for it.
 //!
 //! While somebody asks, disks are looked at every ten seconds, else once a minute: the runtime has to ask each container for
-//! the size of its layer. Volumes are walked at the pace that is configured, one pod after the other. A disk that hangs keeps a
+//! the size of its layer. Volumes are walked at the pace that is configured, one pod after the other ([`walker`]). A disk that hangs keeps a
 //! thread of a lane that nobody else uses, and the others are asked; what was found before stays, with its time. A pod whose volumes hang is named and left out until they
 //! answer.
 
+mod logs;
 mod places;
 mod sizes;
+mod walker;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -24,7 +26,7 @@ use jiff::Timestamp;
 use mainstay_cri::Cri;
 use mainstay_host::{FilesystemUsage, Host};
 use mainstay_sample::Rising;
-use mainstay_task::{Lane, LaneError, TaskGroup};
+use mainstay_task::{Lane, TaskGroup};
 use mainstay_types::{
     ContainerDisk, ContainerId, DesiredState, DeviceReading, Filesystems, FsReading, FsSize, ObservedState,
     Outcomes, PodDisk, PodUid, VolumeReading,
@@ -33,11 +35,13 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout},
 };
-use tracing::{debug, info, warn};
+use tracing::debug;
 
+use logs::LogWalk;
 pub(crate) use places::disk_work;
-use places::{LogPlaces, Logs, has_remote, volumes_of};
+use places::{LogPlaces, Logs};
 use sizes::Asker;
+use walker::{Round, Volumes, Walked};
 
 /// Between two looks while somebody asks.
 const BUSY: Duration = Duration::from_secs(10);
@@ -53,15 +57,8 @@ const RUNTIME_DEADLINE: Duration = Duration::from_secs(10);
 const KERNEL_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest that is waited for a walk through logs, and through volumes.
 const LOGS_DEADLINE: Duration = Duration::from_secs(10);
-/// How long others wait for the walk through one pod's volumes. It goes on without them.
-const POD_DEADLINE: Duration = Duration::from_secs(5);
-
 static DEVICES: Lane = Lane::new(1);
 static LOGS: Lane = Lane::new(1);
-/// One for those who answer, the others for pods whose volumes do not.
-static VOLUMES: Lane = Lane::new(6);
-/// With so many hanging, no more pods with volumes of other machines are looked at: those that are left are for the others.
-const REMOTE_HANGING: usize = 3;
 
 /// What to look at.
 #[derive(Clone, Debug)]
@@ -94,6 +91,7 @@ pub fn start(
         sender,
         volumes: HashMap::new(),
         walked: Arc::default(),
+        logs: LogWalk::default(),
         layers: HashMap::new(),
         sizes: Asker::default(),
         devices: Asker::default(),
@@ -114,33 +112,6 @@ struct Layer {
     inodes: Option<u64>,
 }
 
-type Volumes = HashMap<PodUid, Arc<[VolumeReading]>>;
-
-/// What walks have found. One that nobody waits for any more still puts here what it finds.
-#[derive(Debug, Default)]
-struct Walked {
-    found: Volumes,
-    /// Pods that are being looked at, and the volume that is.
-    busy: HashMap<PodUid, String>,
-    /// Of these, those that have been told of.
-    told: HashSet<PodUid>,
-}
-
-impl Walked {
-    fn of(shared: &Mutex<Self>) -> MutexGuard<'_, Self> {
-        shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A pod's volumes have all been looked at.
-    fn done(&mut self, uid: &PodUid, volumes: Arc<[VolumeReading]>) {
-        self.busy.remove(uid);
-        if self.told.remove(uid) {
-            info!(pod.uid = %uid, "the pod's volumes answer again");
-        }
-        self.found.insert(uid.clone(), volumes);
-    }
-}
-
 struct Looker {
     config: FilesystemsConfig,
     /// For what is behind claims.
@@ -150,6 +121,7 @@ struct Looker {
     sender: watch::Sender<Arc<Filesystems>>,
     volumes: Volumes,
     walked: Arc<Mutex<Walked>>,
+    logs: LogWalk,
     layers: HashMap<String, Layer>,
     sizes: Asker,
     /// The same of the machine's file systems on devices, by where they are mounted.
@@ -162,7 +134,7 @@ impl Looker {
         let mut next = Instant::now() + FIRST;
         let mut last: Option<Instant> = None;
         let mut asked: Option<Instant> = None;
-        let mut walk: Option<BoxFuture<'static, Option<Volumes>>> = None;
+        let mut walk: Option<BoxFuture<'static, Volumes>> = None;
         let mut walk_at = self.config.volumes_period.map(|_| next);
         loop {
             // Each is cancel safe: sleeps until fixed moments, a channel, a future that is polled where it stays.
@@ -178,7 +150,7 @@ impl Looker {
                     walk = Some(self.begin_walk());
                     continue;
                 }
-                found = async { match &mut walk { Some(walk) => walk.await, None => None } }, if walk.is_some() => {
+                found = async { match &mut walk { Some(walk) => Some(walk.await), None => None } }, if walk.is_some() => {
                     walk = None;
                     walk_at = self.config.volumes_period.map(|period| Instant::now() + period);
                     if let Some(found) = found {
@@ -194,50 +166,19 @@ impl Looker {
         }
     }
 
-    fn begin_walk(&self) -> BoxFuture<'static, Option<Volumes>> {
+    fn begin_walk(&self) -> BoxFuture<'static, Volumes> {
         let outcomes = self.outcomes.borrow().clone();
         let pods: Vec<_> =
             outcomes.pods.iter().map(|(uid, outcome)| (uid.clone(), Arc::clone(&outcome.desired))).collect();
         let objects = Arc::clone(&self.desired.borrow().objects);
-        let (root, walked) = (self.config.root_dir.clone(), Arc::clone(&self.walked));
-        Box::pin(async move {
-            let there: HashSet<PodUid> = pods.iter().map(|(uid, _)| uid.clone()).collect();
-            for (uid, desired) in pods {
-                // It still hangs where it hung before.
-                let (hangs, hanging) = {
-                    let walked = Walked::of(&walked);
-                    (walked.busy.contains_key(&uid), walked.busy.len())
-                };
-                if hangs || (hanging >= REMOTE_HANGING && has_remote(&desired.pod, &objects)) {
-                    continue;
-                }
-                let (root, shared, id, pod) =
-                    (root.clone(), Arc::clone(&walked), uid.clone(), Arc::clone(&desired.pod));
-                let objects = Arc::clone(&objects);
-                let work = move || {
-                    let look = |name: &str| {
-                        Walked::of(&shared).busy.insert(id.clone(), name.to_owned());
-                    };
-                    let found = volumes_of(&root, &id, (&pod, &objects), look);
-                    Walked::of(&shared).done(&id, found);
-                };
-                let walk = VOLUMES.run(POD_DEADLINE, work).await;
-                if walk == Err(LaneError::Interrupted) {
-                    Walked::of(&walked).busy.remove(&uid);
-                }
-                if walk == Err(LaneError::Late) {
-                    let mut walked = Walked::of(&walked);
-                    let volume = walked.busy.get(&uid).cloned().unwrap_or_default();
-                    if !volume.is_empty() && walked.told.insert(uid.clone()) {
-                        warn!(pod = %desired.full_name, pod.uid = %uid, volume, "the file system of a volume does not answer; it is not measured until it does");
-                    }
-                }
-            }
-            let mut walked = Walked::of(&walked);
-            walked.found.retain(|uid, _| there.contains(uid));
-            walked.told.retain(|uid| there.contains(uid));
-            Some(walked.found.clone())
-        })
+        let round = Round {
+            pods,
+            objects,
+            root: self.config.root_dir.clone(),
+            period: self.config.volumes_period.unwrap_or_default(),
+            walked: Arc::clone(&self.walked),
+        };
+        Box::pin(round.walk())
     }
 
     async fn look(&mut self) {
@@ -259,8 +200,9 @@ impl Looker {
         let pods = observed
             .pods
             .iter()
-            .map(|(uid, pod)| (uid.clone(), Arc::new(self.pod(uid, pod, logs.as_ref(), node))))
+            .map(|(uid, pod)| (uid.clone(), Arc::new(self.pod(uid, pod, logs.as_deref(), node))))
             .collect();
+        let walks = Walked::of(&self.walked).cost();
         self.sender.send_modify(|found| {
             let before = Arc::clone(found);
             *found = Arc::new(Filesystems {
@@ -270,6 +212,7 @@ impl Looker {
                 layers: layer_fs.or(before.layers),
                 devices: devices.unwrap_or_else(|| Arc::clone(&before.devices)),
                 pods,
+                walks,
             });
         });
     }
@@ -327,9 +270,9 @@ impl Looker {
         self.sizes.ask(&paths).await;
     }
 
-    async fn measure_logs(&self, observed: &ObservedState) -> Option<Logs> {
+    async fn measure_logs(&self, observed: &ObservedState) -> Option<Arc<Logs>> {
         let places = LogPlaces::of(&self.config.root_dir, observed);
-        LOGS.run(LOGS_DEADLINE, move || places.measure()).await.ok()
+        self.logs.walk(&LOGS, LOGS_DEADLINE, move || places.measure()).await
     }
 
     async fn measure_devices(&mut self) -> Option<Arc<[DeviceReading]>> {
@@ -386,12 +329,15 @@ impl Looker {
                 used_bytes: layer.bytes,
                 inodes_used: layer.inodes,
             });
-            let found = logs.and_then(|logs| logs.containers.get(&(uid.clone(), container.name.clone())));
-            let logs = found.map(|(bytes, inodes)| FsReading {
-                at: now,
+            let of_container = |logs: &Logs| {
+                let found = *logs.containers.get(&(uid.clone(), container.name.clone()))?;
+                Some((logs.at, found))
+            };
+            let logs = logs.and_then(of_container).map(|(at, (bytes, inodes))| FsReading {
+                at,
                 size,
-                used_bytes: (*inodes > 0).then_some(*bytes),
-                inodes_used: (*inodes > 0).then_some(*inodes),
+                used_bytes: (inodes > 0).then_some(bytes),
+                inodes_used: (inodes > 0).then_some(inodes),
             });
             for part in layer.iter().chain(&logs) {
                 add(&mut total, part);
@@ -414,8 +360,8 @@ impl Looker {
         for volume in volumes.iter().filter(|volume| volume.counts) {
             add(&mut total, &volume.reading);
         }
-        if let Some((bytes, inodes)) = logs.and_then(|logs| logs.pods.get(uid)) {
-            let own = FsReading { at: now, size, used_bytes: Some(*bytes), inodes_used: Some(*inodes) };
+        if let Some((at, (bytes, inodes))) = logs.and_then(|logs| Some((logs.at, logs.pods.get(uid)?))) {
+            let own = FsReading { at, size, used_bytes: Some(*bytes), inodes_used: Some(*inodes) };
             add(&mut total, &own);
         }
         if total.at == Timestamp::MIN {

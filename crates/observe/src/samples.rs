@@ -9,6 +9,7 @@ mod reader;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use mainstay_cgroup::{CgroupNames, CgroupPath, Cgroups};
 use mainstay_cri::Cri;
 use mainstay_sample::Budget;
@@ -20,13 +21,14 @@ use tokio::{
 };
 use tracing::error;
 
+pub(crate) use reader::thread_time;
 use reader::{Reader, Wanted};
 
 /// A pod that has come is given this long to start its containers before it is read.
 const SOON: Duration = Duration::from_secs(1);
-/// Longest that the runtime may take to tell of a sandbox, and how often it is asked before it is left in peace.
-const IMAGE_DEADLINE: Duration = Duration::from_secs(2);
-const IMAGE_ATTEMPTS: u32 = 5;
+/// Longest that the runtime may take to tell of a sandbox, and when it is asked again if it did not. No reading waits for it.
+const IMAGE_DEADLINE: Duration = Duration::from_secs(10);
+const IMAGE_AGAIN: Duration = Duration::from_secs(60);
 
 /// What to read, and how often.
 #[derive(Clone, Debug)]
@@ -76,12 +78,22 @@ async fn run(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: HashSet<String> = HashSet::new();
     let mut soon: Option<Instant> = None;
-    let (mut image, mut attempts) = (String::new(), 0);
+    let mut image = SandboxImage::default();
     loop {
         // Each is cancel safe: an interval, a sleep until a fixed moment, a watch.
         let all = tokio::select! {
             _ = tick.tick() => true,
             () = sleep_until(soon.unwrap_or_else(Instant::now)), if soon.is_some() => false,
+            // A question goes on where it was when another branch was taken.
+            () = image.answered() => {
+                // It is told at once: a series that has it later would be another one.
+                sender.send_modify(|samples| {
+                    let samples = Arc::make_mut(samples);
+                    samples.sandbox_image = Arc::clone(&image.name);
+                    samples.generation += 1;
+                });
+                continue;
+            }
             changed = observed.changed() => {
                 if changed.is_err() {
                     return;
@@ -99,15 +111,12 @@ async fn run(
         let wanted: Vec<Wanted> = state.pods.values().filter_map(|pod| Wanted::of(pod)).collect();
         known = wanted.iter().flat_map(Wanted::all_ids).cloned().collect();
         let sandbox = wanted.iter().find_map(Wanted::sandbox_id).map(str::to_owned);
-        if image.is_empty()
-            && attempts < IMAGE_ATTEMPTS
-            && let Some(sandbox) = sandbox
-        {
-            // All sandboxes of a runtime are made of the same image: one is asked, once.
-            attempts += 1;
-            image = sandbox_image(&cri, &sandbox).await.unwrap_or_default();
+        if let Some(sandbox) = sandbox {
+            // All sandboxes of a runtime are made of the same image: one is asked.
+            let cri = cri.clone();
+            image.ask(|| Box::pin(async move { sandbox_image(&cri, &sandbox).await }));
         }
-        let name = image.as_str().into();
+        let name = Arc::clone(&image.name);
         let before = sender.borrow().clone();
         let reading = tokio::task::spawn_blocking(move || {
             let samples = Samples { sandbox_image: name, ..reader.read(&wanted, all, &before) };
@@ -126,6 +135,40 @@ async fn run(
             // The process ends.
             Err(_) => return,
         }
+    }
+}
+
+/// What sandboxes are made of, and the question for it.
+#[derive(Default)]
+struct SandboxImage {
+    /// Empty until it is known.
+    name: Arc<str>,
+    asking: Option<BoxFuture<'static, Option<String>>>,
+    /// Not before.
+    next: Option<Instant>,
+}
+
+impl SandboxImage {
+    /// Begins to ask, unless it is known, is being asked for, or was a short while ago.
+    fn ask(&mut self, make: impl FnOnce() -> BoxFuture<'static, Option<String>>) {
+        let is_due = self.next.is_none_or(|next| next <= Instant::now());
+        if self.name.is_empty() && self.asking.is_none() && is_due {
+            self.asking = Some(make());
+        }
+    }
+
+    /// Returns when it has come to be known; never while nobody asks. Cancel safe: the question is kept.
+    async fn answered(&mut self) {
+        if let Some(asking) = &mut self.asking {
+            let answer = asking.await;
+            self.asking = None;
+            self.next = Some(Instant::now() + IMAGE_AGAIN);
+            if let Some(name) = answer.filter(|name| !name.is_empty()) {
+                self.name = name.into();
+                return;
+            }
+        }
+        std::future::pending().await
     }
 }
 
@@ -174,5 +217,44 @@ mod tests {
         assert_eq!(read.root.as_ref().unwrap().cpu.usage_ns, 7000);
         assert_eq!(made.load(Ordering::Relaxed), 3, "two that panicked, and one");
         assert_eq!(tasks.running_names(), ["samples"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_image_of_sandboxes_is_asked_for_until_it_is_known_and_nobody_waits() {
+        let mut image = SandboxImage::default();
+        let asked = Arc::new(AtomicU32::new(0));
+        let answers = |image: &mut SandboxImage, answer: Option<&'static str>| {
+            let asked = Arc::clone(&asked);
+            image.ask(|| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async move { answer.map(str::to_owned) })
+            });
+        };
+        // The loop takes other branches meanwhile; a question that takes long is one and the same.
+        image.ask(|| {
+            Box::pin(async {
+                tokio::time::sleep(IMAGE_AGAIN).await;
+                None
+            })
+        });
+        for _ in 0..10 {
+            tokio::time::timeout(SOON, image.answered()).await.unwrap_err();
+            answers(&mut image, Some("other"));
+        }
+        tokio::time::timeout(IMAGE_AGAIN, image.answered()).await.unwrap_err();
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
+        for _ in 0..20 {
+            tokio::time::advance(IMAGE_AGAIN).await;
+            answers(&mut image, None);
+            tokio::time::timeout(SOON, image.answered()).await.unwrap_err();
+            answers(&mut image, None);
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 20, "again and again, but not at every reading");
+        tokio::time::advance(IMAGE_AGAIN).await;
+        answers(&mut image, Some("pause"));
+        image.answered().await;
+        assert_eq!(&*image.name, "pause");
+        answers(&mut image, Some("other"));
+        assert!(image.asking.is_none());
     }
 }

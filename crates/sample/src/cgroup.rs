@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups};
-use mainstay_types::{Limits, MemorySample, Pressures, Sample};
+use mainstay_types::{HugePageSample, Limits, MemorySample, Pressures, Sample};
 
 use crate::{
     files::{Budget, Buffer, Share},
+    huge_pages::{Size, Sizes},
     processes::Processes,
     rising::Rising,
     v1, v2,
 };
 
-/// Every such reading is a whole one, with the limits: they seldom change, and are a third of all files. At ten seconds
+/// Every such reading is a whole one, with the limits and huge pages: they seldom change, and are a third of all files. At ten seconds
 /// between readings nothing that is told of an idle cgroup is older than a minute.
 const WHOLE_EVERY: u32 = 6;
 /// Two readings nearer to one another than this tell no rate.
@@ -34,6 +35,9 @@ pub struct Cgroup {
     kind: Kind,
     _share: Share,
     limits: Limits,
+    /// The sizes that the kernel has.
+    page_sizes: &'static [Size],
+    huge_pages: Option<Arc<[HugePageSample]>>,
     readings: u32,
     turn: u32,
     made_at: Timestamp,
@@ -82,11 +86,22 @@ impl Cgroup {
         budget: &Budget,
         buffer: &mut Buffer,
     ) -> Result<Self, ReadError> {
+        Self::with_sizes(hierarchy, path, budget, buffer, Sizes::of_machine())
+    }
+
+    fn with_sizes(
+        hierarchy: &Cgroups,
+        path: &CgroupPath,
+        budget: &Budget,
+        buffer: &mut Buffer,
+        sizes: &'static Sizes,
+    ) -> Result<Self, ReadError> {
         let mut share = Share::of(budget);
+        let page_sizes = if hierarchy.is_v2() { &sizes.v2 } else { &sizes.v1 };
         let mut kind = if hierarchy.is_v2() {
             Kind::V2(v2::Directory::open(hierarchy, path, &mut share, buffer)?)
         } else {
-            Kind::V1(v1::Directories::open(hierarchy, path, &mut share, buffer)?)
+            Kind::V1(v1::Directories::open(hierarchy, path, &mut share, buffer, page_sizes)?)
         };
         let made_at = match &kind {
             Kind::V1(directories) => directories.made_at(),
@@ -97,6 +112,8 @@ impl Cgroup {
             kind,
             _share: share,
             limits: Limits::default(),
+            page_sizes,
+            huge_pages: None,
             readings: 0,
             turn: 0,
             made_at,
@@ -176,14 +193,23 @@ impl Cgroup {
             Kind::V2(directory) => directory.files(),
         };
         sample.processes = self.processes.read(directory, rarely, buffer)?;
+        if sample.pids.current == 0 && matches!(self.kind, Kind::V2(_)) {
+            // The root of cgroup v2, and what has not the controller, tells of no threads; upstream counts the processes directly in it.
+            sample.pids.current = sample.processes.count;
+        }
         sample.made_at = self.made_at;
         if rarely {
             self.limits = match &self.kind {
                 Kind::V1(directories) => directories.limits(buffer)?,
                 Kind::V2(directory) => directory.limits(buffer)?,
             };
+            self.huge_pages = match &self.kind {
+                Kind::V1(directories) => directories.huge_pages(self.page_sizes, buffer)?,
+                Kind::V2(directory) => directory.huge_pages(self.page_sizes, buffer)?,
+            };
         }
         sample.limits = self.limits;
+        sample.huge_pages.clone_from(&self.huge_pages);
         self.rising.sample(&mut sample, self.last.as_deref());
         Ok(self.told(sample, false))
     }

@@ -165,6 +165,15 @@ impl Directory {
         if share.take() {
             return Ok(Self::Held(fd));
         }
+        Self::named(path, fd)
+    }
+
+    /// One that is held until [`Self::rest`] only.
+    pub(crate) fn open_unheld(path: &Path) -> Result<Self, Errno> {
+        Self::named(path, open_directory(path)?)
+    }
+
+    fn named(path: &Path, fd: OwnedFd) -> Result<Self, Errno> {
         let inode = fstat(&fd)?.st_ino;
         Ok(Self::Named(Box::new(Named { path: path.to_owned(), inode, open: OnceCell::from(fd) })))
     }

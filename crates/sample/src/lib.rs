@@ -3,7 +3,7 @@
 //! [`Cgroup::open`] keeps a directory descriptor per hierarchy as long as a [`Budget`] allows it, so that a reading is
 //! `openat`, `read`, `close` per file and no path is walked; beyond the budget the directory, too, is opened for each reading.
 //! [`Cgroup::read`] fills a [`Sample`](mainstay_types::Sample). Where nothing happened, a look at processor time, memory, disks
-//! and pressure shows that, and the rest of the last reading holds; what rarely changes (limits) is read with every sixth reading only.
+//! and pressure shows that, and the rest of the last reading holds; what rarely changes (limits, huge pages) is read with every sixth reading only.
 //! [`network_of`] reads the network of a process, [`task_counts`] the machine's processes. The parsers take whatever bytes
 //! they are given: what is not understood is left out or 0, nothing panics. [`Rising`] watches that counters count up.
 //!
@@ -14,6 +14,7 @@
 
 mod cgroup;
 mod files;
+mod huge_pages;
 mod network;
 mod parse;
 mod processes;
@@ -37,7 +38,7 @@ pub mod fuzz {
         let mut pids = Vec::new();
         processes::pids(bytes, &mut pids);
         format!(
-            "{:?} {} {:?} {:?} {} {:?} {:?} {:?} {:?} {} {:?}",
+            "{:?} {} {:?} {:?} {} {:?} {:?} {:?} {:?} {} {:?} {:?}",
             parse::number(bytes),
             parse::keyed(bytes).count(),
             parse::cpu_max(bytes),
@@ -49,6 +50,7 @@ pub mod fuzz {
             processes::open_files(bytes),
             pids.len(),
             network::tasks(bytes),
+            parse::page_size(bytes),
         )
     }
 }

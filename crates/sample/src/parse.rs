@@ -130,6 +130,12 @@ pub(crate) fn meminfo(bytes: &[u8], wanted: &[u8]) -> Option<u64> {
     })
 }
 
+/// The size of huge pages by the name of the kernel's directory about them: `hugepages-2048kB`.
+pub(crate) fn page_size(name: &[u8]) -> Option<u64> {
+    let kilobytes = name.strip_prefix(b"hugepages-")?.strip_suffix(b"kB")?;
+    number(kilobytes)?.checked_mul(1024).filter(|bytes| *bytes > 0)
+}
+
 fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
@@ -163,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_huge_pages() {
+        for (name, expected) in [
+            ("hugepages-2048kB", Some(2 << 20)),
+            ("hugepages-1048576kB", Some(1 << 30)),
+            ("hugepages-0kB", None),
+            ("hugepages-99999999999999999999kB", None),
+            ("hugepages-kB", None),
+            ("2048kB", None),
+        ] {
+            assert_eq!(page_size(name.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
     fn devices() {
         let text =
             b"8:0 rbytes=4096 wbytes=512 rios=1 wios=2 dbytes=0 dios=0\n253:16 \nx:1 rbytes=1\n8:16 cost.usage=3\n";
@@ -193,6 +213,7 @@ mod tests {
             blkio(&bytes).count();
             pressure(&bytes);
             meminfo(&bytes, b"MemTotal");
+            page_size(&bytes);
         }
 
         #[test]

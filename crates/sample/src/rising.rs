@@ -36,13 +36,14 @@ const CPU: [Field<CpuSample>; 8] = [
     |it| &mut it.bursts,
     |it| &mut it.burst_ns,
 ];
-const MEMORY: [Field<MemorySample>; 10] = [
+const MEMORY: [Field<MemorySample>; 11] = [
     |it| &mut it.fail_count,
     |it| &mut it.page_faults,
     |it| &mut it.major_page_faults,
     |it| &mut it.high_events,
     |it| &mut it.max_events,
     |it| &mut it.oom_kills,
+    |it| &mut it.oom_kills_in_all,
     |it| &mut it.scanned,
     |it| &mut it.stolen,
     |it| &mut it.refault_file,

@@ -1,13 +1,16 @@
 //! One hierarchy per controller.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups};
-use mainstay_types::{IoSample, Limits, MemorySample, Sample};
+use mainstay_types::{HugePageSample, IoSample, Limits, MemorySample, Sample};
 use rustix::io::Errno;
 
 use crate::{
     cgroup::{Glance, ReadError, empty},
     files::{Buffer, Directory, Share, Unread},
+    huge_pages::{self, Size},
     parse::{blkio, keyed, number},
 };
 
@@ -34,6 +37,8 @@ pub(crate) struct Directories {
     memory: Option<Directory>,
     disks: Option<Directory>,
     pids: Option<Directory>,
+    /// Opened for whole readings only, which are once a minute: it is not worth a descriptor. `None` where the kernel has no huge pages.
+    huge_pages: Option<Directory>,
     /// Those of [`IO_FILES`] that this kernel has, the one that had lines last first: which one has some depends on the disk's scheduler and on
     /// whether somebody has a limit, and may change. A machine without any disk under a cgroup has none with lines. One that counts for the
     /// cgroup alone is among them only where there is none of its kind that adds up: those two have lines for the same disks.
@@ -53,6 +58,7 @@ impl Directories {
         path: &CgroupPath,
         share: &mut Share,
         buffer: &mut Buffer,
+        sizes: &[Size],
     ) -> Result<Self, ReadError> {
         let mut open = |controller: &str| match hierarchy.directory_of(controller, path) {
             Some(directory) => match Directory::open_within(&directory, share) {
@@ -69,6 +75,8 @@ impl Directories {
             open("cpu")?.map_or(Cpu::None, Cpu::Apart)
         };
         let (memory, disks, pids) = (open("memory")?, open("blkio")?, open("pids")?);
+        let huge_pages = hierarchy.directory_of("hugetlb", path).filter(|_| !sizes.is_empty());
+        let huge_pages = huge_pages.and_then(|directory| Directory::open_unheld(&directory).ok());
         let mut io_files: Vec<(&'static str, &'static str)> = Vec::new();
         for pair in IO_FILES {
             if io_files.iter().any(|(known, _)| known.strip_suffix(ADDS_UP) == Some(pair.0)) {
@@ -81,7 +89,7 @@ impl Directories {
                 Some(Ok(_)) => io_files.push(pair),
             }
         }
-        Ok(Self { account, cpu, memory, disks, pids, io_files })
+        Ok(Self { account, cpu, memory, disks, pids, huge_pages, io_files })
     }
 
     /// A reading is over.
@@ -90,7 +98,8 @@ impl Directories {
         if let Cpu::Apart(cpu) = &mut self.cpu {
             cpu.rest();
         }
-        [&mut self.memory, &mut self.disks, &mut self.pids].into_iter().flatten().for_each(Directory::rest);
+        let others = [&mut self.memory, &mut self.disks, &mut self.pids, &mut self.huge_pages];
+        others.into_iter().flatten().for_each(Directory::rest);
     }
 
     const fn cpu(&self) -> Option<&Directory> {
@@ -179,6 +188,17 @@ impl Directories {
         Ok(sample)
     }
 
+    pub(crate) fn huge_pages(
+        &self,
+        sizes: &[Size],
+        buffer: &mut Buffer,
+    ) -> Result<Option<Arc<[HugePageSample]>>, ReadError> {
+        match &self.huge_pages {
+            Some(directory) => huge_pages::read(directory, sizes, buffer),
+            None => Ok(None),
+        }
+    }
+
     pub(crate) fn limits(&self, buffer: &mut Buffer) -> Result<Limits, ReadError> {
         let mut limits = Limits::default();
         if let Some(cpu) = self.cpu() {
@@ -247,7 +267,7 @@ fn read_memory(directory: &Directory, buffer: &mut Buffer) -> Result<Option<Memo
     memory.max_usage = directory.number("memory.max_usage_in_bytes", buffer)?.unwrap_or_default();
     for (key, value) in directory.text("memory.oom_control", buffer)?.map(keyed).into_iter().flatten() {
         if key == b"oom_kill" {
-            memory.oom_kills = value;
+            (memory.oom_kills, memory.oom_kills_in_all) = (value, value);
         }
     }
     Ok(Some(memory))

@@ -1,15 +1,16 @@
 //! The unified hierarchy.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use mainstay_cgroup::{CgroupPath, Cgroups, weight_to_shares};
-use mainstay_types::{IoSample, Limits, MemorySample, Pressure, Pressures, Sample};
+use mainstay_types::{HugePageSample, IoSample, Limits, MemorySample, Pressure, Pressures, Sample};
 use rustix::io::Errno;
 
 use crate::{
     cgroup::{Glance, ReadError, empty},
     files::{self, Buffer, Share, Unread},
+    huge_pages::{self, Size},
     parse::{self, keyed},
 };
 
@@ -160,6 +161,7 @@ impl Directory {
                     _ => {}
                 }
             }
+            memory.oom_kills_in_all = memory.oom_kills;
             if memory.oom_kills > 0 {
                 // Of these, those that were in this very cgroup: the ones below have their own count.
                 let local = self.files.text("memory.events.local", buffer)?;
@@ -169,6 +171,14 @@ impl Directory {
         }
         memory.working_set = memory.usage.saturating_sub(memory.inactive_file);
         Ok(Some(memory))
+    }
+
+    pub(crate) fn huge_pages(
+        &self,
+        sizes: &[Size],
+        buffer: &mut Buffer,
+    ) -> Result<Option<Arc<[HugePageSample]>>, ReadError> {
+        huge_pages::read(&self.files, sizes, buffer)
     }
 
     pub(crate) fn limits(&self, buffer: &mut Buffer) -> Result<Limits, ReadError> {

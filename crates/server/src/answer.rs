@@ -42,6 +42,20 @@ pub(crate) fn json(bytes: Bytes) -> Answer {
     answer
 }
 
+/// The same, told to be compressed, which its body is.
+pub(crate) fn compressed(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    answer
+}
+
+/// The 500 of an answer whose compressing failed: an empty one would look like one that has nothing to tell.
+pub(crate) fn not_compressed() -> Answer {
+    plain(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "Internal Error: the answer could not be compressed; ask for it without gzip",
+    )
+}
+
 /// Lines of JSON that are still to come.
 pub(crate) fn json_stream(body: Body) -> Answer {
     let mut answer = with(StatusCode::OK, body);

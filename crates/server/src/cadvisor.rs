@@ -7,18 +7,19 @@
 mod families;
 
 use std::{
+    borrow::Cow,
     io::Write as _,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use jiff::Timestamp;
 use mainstay_host::Host;
 use mainstay_types::{
-    DeviceReading, DiskWork, Filesystems, InterfaceSample, IoSample, MemorySample, NetworkSample,
-    PressureLine, Pressures, Sample, Samples,
+    DeviceReading, DiskWork, Filesystems, HugePageSample, InterfaceSample, IoSample, MemorySample,
+    NetworkSample, PressureLine, Pressures, Sample, Samples, page_size_name,
 };
 
 use crate::{
@@ -28,6 +29,7 @@ use crate::{
     choice::FamilyChoice,
     exposition::{Exposition, Kind, float, labels},
     metrics,
+    representation::{Panicked, compressing},
     request::takes_gzip,
     route::App,
 };
@@ -73,10 +75,10 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
     let families = Arc::clone(&app.families);
     let source = Source { samples, disks, machine, families, names };
     let mut answer = if takes_gzip(call.headers) {
-        let bytes = app.cadvisor.compressed(source).await;
-        let mut answer = answer::plain(StatusCode::OK, bytes);
-        answer.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        answer
+        match app.cadvisor.compressed(source).await {
+            Ok(bytes) => answer::compressed(answer::plain(StatusCode::OK, bytes)),
+            Err(_) => return answer::not_compressed(),
+        }
     } else {
         answer::untyped(
             StatusCode::OK,
@@ -100,7 +102,7 @@ impl Kept {
         self.machine.get_or_init(|| Arc::new(Machine::of(host)));
     }
 
-    async fn compressed(&self, source: Source) -> Bytes {
+    async fn compressed(&self, source: Source) -> Result<Bytes, Panicked> {
         if !source.names.is_empty() {
             return compress(source).await;
         }
@@ -113,12 +115,12 @@ impl Kept {
                 None => Arc::clone(&newest.insert((version, Compressed::default())).1),
             }
         };
-        page.get_or_init(|| compress(source)).await.clone()
+        page.get_or_try_init(|| compress(source)).await.cloned()
     }
 }
 
-async fn compress(source: Source) -> Bytes {
-    let made = tokio::task::spawn_blocking(move || {
+async fn compress(source: Source) -> Result<Bytes, Panicked> {
+    compressing(move || {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let mut work = Writer::new(&source);
         while let Some(piece) = work.next() {
@@ -126,8 +128,8 @@ async fn compress(source: Source) -> Bytes {
             encoder.write_all(&piece).ok();
         }
         Bytes::from(encoder.finish().unwrap_or_default())
-    });
-    made.await.unwrap_or_default()
+    })
+    .await
 }
 
 /// What a text is made from.
@@ -175,6 +177,8 @@ pub(crate) struct Row<'a> {
     disks: &'a std::collections::HashMap<(u32, u32), Arc<str>>,
     /// A process of its own began it: a container, a sandbox or the machine.
     begun_by_process: bool,
+    /// A pod as a whole.
+    is_pod: bool,
 }
 
 /// What a row is of.
@@ -220,6 +224,7 @@ impl<'a> Row<'a> {
             devices: &[],
             disks: &samples.disks,
             begun_by_process: false,
+            is_pod: false,
         }
     }
 
@@ -262,7 +267,7 @@ fn rows<'a>(source: &'a Source) -> Vec<Row<'a>> {
             id: &pod.cgroup,
             ..nobody
         };
-        rows.push(Row::new(&whose, &pod.pod, samples));
+        rows.push(Row { is_pod: true, ..Row::new(&whose, &pod.pod, samples) });
         if let Some((sandbox, (cgroup, sample))) =
             pod.sandbox.as_ref().and_then(|sandbox| Some((sandbox, sandbox.cgroup.as_ref()?)))
         {
@@ -466,10 +471,14 @@ impl Text {
         let by_disk = |device: &DeviceReading| device.disk.as_ref().and_then(&of_disk);
         self.devices(row, by_disk);
         for io in &row.sample.io {
-            let name = row.disks.get(&(io.major, io.minor)).map_or("", |name| &**name);
-            let is_told = row.devices.iter().any(|it| it.device == name && by_disk(it).is_some());
+            // One without a name goes by its numbers, lest two of them are one series.
+            let name = row
+                .disks
+                .get(&(io.major, io.minor))
+                .map_or_else(|| Cow::from(format!("{}:{}", io.major, io.minor)), |name| Cow::from(&**name));
+            let is_told = row.devices.iter().any(|it| it.device == *name && by_disk(it).is_some());
             if !is_told {
-                self.put(row, [&label("device", name), "", "", ""], of_cgroup(io));
+                self.put(row, [&label("device", &name), "", "", ""], of_cgroup(io));
             }
         }
     }
@@ -504,6 +513,24 @@ impl Text {
             let labels = ["", &*label("interface", &interface.name), "", ""];
             self.put_at(row, labels, number(value(interface)), &stamp);
         }
+    }
+
+    /// Where there are any, which most nodes have not: nothing is written for the others.
+    fn huge_pages(&mut self, row: &Row<'_>, value: impl Fn(&HugePageSample) -> Option<u64>) {
+        for pages in row.sample.huge_pages.iter().flat_map(|all| all.iter()) {
+            if let Some(value) = value(pages) {
+                let size = label("pagesize", &page_size_name(pages.page_bytes));
+                self.put(row, ["", "", &size, ""], number(value));
+            }
+        }
+    }
+
+    /// Of a pod's own cgroup also those of its containers: the kernel ends a container whole (cgroup v2), and the container's count goes
+    /// with it before anybody reads it. A container's row has its own, so that no sum over containers counts one twice.
+    fn oom_kills(&mut self, row: &Row<'_>) {
+        let is_pod = row.is_pod;
+        let kills = |memory: &MemorySample| if is_pod { memory.oom_kills_in_all } else { memory.oom_kills };
+        self.one(row, row.memory(kills));
     }
 
     fn limits(&mut self, row: &Row<'_>) {

@@ -87,8 +87,11 @@ impl Exposition {
     ) {
         let bucket = format!("{name}_bucket");
         let mut with_bound = labels.to_vec();
+        let mut text = String::new();
         for (bound, below) in buckets {
-            let bound = bound.to_string();
+            text.clear();
+            float(&mut text, bound);
+            let bound = &text;
             with_bound.truncate(labels.len());
             self.sample(&bucket, &[with_bound.as_slice(), &[("le", bound.as_str())]].concat(), below);
         }

@@ -11,7 +11,7 @@ use crate::{
     call::Call,
     exposition::{Exposition, Kind},
     own_families,
-    representation::gzip,
+    representation::{Panicked, compressing, gzip},
     request::takes_gzip,
     resource_metrics::Version,
     route::App,
@@ -22,13 +22,13 @@ const TEXT: HeaderValue =
 const PROCESS_START: HeaderName = HeaderName::from_static("process-start-time-unix");
 
 /// `/metrics/probes`. The method is not looked at, as upstream does not.
-pub(crate) fn probes(app: &App, call: &Call<'_>) -> Answer {
+pub(crate) async fn probes(app: &App, call: &Call<'_>) -> Answer {
     let out = Exposition::of(&app.families);
-    text(probes_text(out, &app.state.probes, app.state.process_start), app, call)
+    text(probes_text(out, &app.state.probes, app.state.process_start), app, call).await
 }
 
 /// `/metrics`.
-pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
+pub(crate) async fn own(app: &App, call: &Call<'_>) -> Answer {
     let mut out = Exposition::of(&app.families);
     app.metrics.write(&mut out);
     runtime_calls(&mut out, &app.state.calls.read());
@@ -60,11 +60,11 @@ pub(crate) fn own(app: &App, call: &Call<'_>) -> Answer {
         }
     }
     process_start_time(&mut out, "", state.process_start);
-    text(own_families::in_order(&out.finish()), app, call)
+    text(own_families::in_order(&out.finish()), app, call).await
 }
 
 /// `/metrics/slis`. Unlike upstream's, a reset leaves the process's start alone.
-pub(crate) fn slis(app: &App, call: &Call<'_>) -> Answer {
+pub(crate) async fn slis(app: &App, call: &Call<'_>) -> Answer {
     if *call.method == Method::DELETE {
         app.health_counts.reset();
         return answer::plain(StatusCode::OK, "metrics reset\n");
@@ -90,26 +90,36 @@ pub(crate) fn slis(app: &App, call: &Call<'_>) -> Answer {
         }
     }
     process_start_time(&mut out, "[ALPHA] ", app.state.process_start);
-    text(out.finish(), app, call)
+    text(out.finish(), app, call).await
 }
 
 /// `/metrics/resource`, in either version.
-pub(crate) fn resource(app: &App, call: &Call<'_>, version: Version) -> Answer {
+pub(crate) async fn resource(app: &App, call: &Call<'_>, version: Version) -> Answer {
     let samples = app.state.samples.borrow().clone();
-    text(app.resource_texts.of(&samples, version, &app.families), app, call)
+    let kept = app.resource_texts.of(&samples, version, &app.families);
+    if call.query.all("name[]").next().is_some() || !takes_gzip(call.headers) {
+        return text(kept.plain().clone(), app, call).await;
+    }
+    answered(kept.compressed().await, app)
 }
 
 /// The families that are asked for by `name[]`, or all, compressed for those who can undo it.
-fn text(text: impl Into<Bytes>, app: &App, call: &Call<'_>) -> Answer {
+async fn text(text: impl Into<Bytes>, app: &App, call: &Call<'_>) -> Answer {
     let names: Vec<&str> = call.query.all("name[]").collect();
     let text = text.into();
     let text = if names.is_empty() { text } else { only(&text, &names) };
-    let compressed = takes_gzip(call.headers);
-    let mut answer = answer::plain(StatusCode::OK, if compressed { gzip(&text) } else { text });
-    head(app, &mut answer);
-    if compressed {
-        answer.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    if takes_gzip(call.headers) {
+        return answered(compressing(move || gzip(&text)).await, app);
     }
+    let mut answer = answer::plain(StatusCode::OK, text);
+    head(app, &mut answer);
+    answer
+}
+
+fn answered(compressed: Result<Bytes, Panicked>, app: &App) -> Answer {
+    let Ok(bytes) = compressed else { return answer::not_compressed() };
+    let mut answer = answer::compressed(answer::plain(StatusCode::OK, bytes));
+    head(app, &mut answer);
     answer
 }
 

@@ -1,6 +1,7 @@
 //! The families of `/metrics` beside those of requests and of calls to the runtime: what the node has, what its parts have
 //! counted, and the process itself. A table for each subject, from which they are written and `docs/metrics.md` is made.
 
+mod certificates;
 mod containers;
 mod images;
 mod itself;
@@ -101,7 +102,8 @@ const fn number(value: u64) -> f64 {
 }
 
 /// All of them, by their subjects.
-const TABLES: [&[Family]; 7] = [
+const TABLES: [&[Family]; 8] = [
+    certificates::FAMILIES,
     containers::FAMILIES,
     images::FAMILIES,
     itself::FAMILIES,

@@ -107,6 +107,48 @@ impl Representation {
     }
 }
 
+/// A text that is kept until there are other readings, and its compressed form once somebody asked for that. It goes with the text.
+#[derive(Debug)]
+pub(crate) struct KeptText {
+    plain: Bytes,
+    gzip: tokio::sync::OnceCell<Bytes>,
+}
+
+impl KeptText {
+    pub(crate) fn new(plain: Bytes) -> Arc<Self> {
+        Arc::new(Self { plain, gzip: tokio::sync::OnceCell::new() })
+    }
+
+    pub(crate) const fn plain(&self) -> &Bytes {
+        &self.plain
+    }
+
+    /// Made once, however many ask for it meanwhile, and by no thread that others wait for.
+    ///
+    /// # Errors
+    /// When that panicked; who asks next tries again.
+    pub(crate) async fn compressed(&self) -> Result<Bytes, Panicked> {
+        let plain = &self.plain;
+        let made = self.gzip.get_or_try_init(|| {
+            let plain = plain.clone();
+            compressing(move || gzip(&plain))
+        });
+        made.await.cloned()
+    }
+}
+
+/// Compressing did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Panicked;
+
+/// Compresses where it holds up nobody. What takes milliseconds is no work for a thread that answers others meanwhile.
+pub(crate) async fn compressing(work: impl FnOnce() -> Bytes + Send + 'static) -> Result<Bytes, Panicked> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "an answer could not be compressed");
+        Panicked
+    })
+}
+
 /// Compresses, fast rather than well.
 pub(crate) fn gzip(plain: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
@@ -122,4 +164,39 @@ fn digest(bytes: &[u8]) -> String {
     second.write_usize(bytes.len());
     second.write(bytes);
     format!("{:016x}{:016x}", first.finish(), second.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read as _,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kept_text_is_compressed_once_and_only_for_who_asks() {
+        let text = KeptText::new(Bytes::from_static(b"text of some length"));
+        assert!(text.gzip.get().is_none(), "nobody asked");
+        let (first, second) = tokio::join!(text.compressed(), text.compressed());
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert_eq!(first.as_ptr(), second.as_ptr(), "the same bytes");
+        let mut plain = String::new();
+        flate2::read::GzDecoder::new(&*first).read_to_string(&mut plain).unwrap();
+        assert_eq!(plain.as_bytes(), text.plain());
+    }
+
+    #[tokio::test]
+    async fn what_panics_while_it_compresses_is_an_error_and_tried_again() {
+        let cell = tokio::sync::OnceCell::new();
+        let tries = AtomicUsize::new(0);
+        let make = || {
+            let first = tries.fetch_add(1, Ordering::Relaxed) == 0;
+            compressing(move || if first { panic!("for the test") } else { Bytes::from_static(b"x") })
+        };
+        assert_eq!(cell.get_or_try_init(make).await, Err(Panicked));
+        assert_eq!(cell.get_or_try_init(make).await, Ok(&Bytes::from_static(b"x")));
+        assert_eq!(answer::not_compressed().status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

@@ -11,13 +11,14 @@ use mainstay_types::{PodSamples, Sample, Samples};
 use crate::{
     choice::FamilyChoice,
     exposition::{Exposition, Kind, labels},
+    representation::KeptText,
 };
 
 /// The newest text of each version.
 #[derive(Debug, Default)]
 pub(crate) struct ResourceTexts {
-    current: Mutex<Option<(u64, Bytes)>>,
-    v1alpha1: Mutex<Option<(u64, Bytes)>>,
+    current: Mutex<Option<(u64, Arc<KeptText>)>>,
+    v1alpha1: Mutex<Option<(u64, Arc<KeptText>)>>,
 }
 
 /// Which of the two.
@@ -31,7 +32,12 @@ pub(crate) enum Version {
 
 impl ResourceTexts {
     /// The text for these readings.
-    pub(crate) fn of(&self, samples: &Samples, version: Version, choice: &Arc<FamilyChoice>) -> Bytes {
+    pub(crate) fn of(
+        &self,
+        samples: &Samples,
+        version: Version,
+        choice: &Arc<FamilyChoice>,
+    ) -> Arc<KeptText> {
         let kept = match version {
             Version::Current => &self.current,
             Version::V1Alpha1 => &self.v1alpha1,
@@ -39,10 +45,10 @@ impl ResourceTexts {
         // Held while the text is made: whoever asks meanwhile waits for it rather than make it too.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
-            Some((generation, text)) if *generation == samples.generation => text.clone(),
+            Some((generation, text)) if *generation == samples.generation => Arc::clone(text),
             _ => {
-                let text = Bytes::from(render(samples, version, Exposition::of(choice)));
-                *kept = Some((samples.generation, text.clone()));
+                let text = KeptText::new(Bytes::from(render(samples, version, Exposition::of(choice))));
+                *kept = Some((samples.generation, Arc::clone(&text)));
                 text
             }
         }
@@ -182,8 +188,10 @@ fn is_usable(pod: &PodSamples) -> bool {
 
 fn render(samples: &Samples, version: Version, mut out: Exposition) -> String {
     let mut pods: Vec<_> = samples.pods.values().filter(|pod| is_usable(pod)).collect();
-    // Of two pods of one name, as while one replaces the other, one is shown.
-    pods.sort_by(|a, b| (&a.full_name, a.pod.at).cmp(&(&b.full_name, b.pod.at)));
+    // Of two pods of one name, as while one replaces the other, one is shown: the one that came later. Both are read in one round, so
+    // that the time of the reading says nothing.
+    let made_at = |pod: &PodSamples| pod.sandbox.as_ref().map(|sandbox| sandbox.created_at);
+    pods.sort_by(|a, b| (&a.full_name, made_at(a)).cmp(&(&b.full_name, made_at(b))));
     pods.dedup_by(|later, kept| {
         let same = later.full_name == kept.full_name;
         if same {

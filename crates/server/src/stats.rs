@@ -16,7 +16,10 @@ use hyper::body::Incoming;
 use jiff::Timestamp;
 use mainstay_host::Host;
 use mainstay_task::Lane;
-use mainstay_types::{ContainerSample, FullName, IoSample, NodeSnapshot, PodSamples, Sample, Samples};
+use mainstay_types::{
+    ContainerSample, FullName, HugePageSample, IoSample, NodeSnapshot, PodSamples, Sample, Samples,
+    page_size_name,
+};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
 
 use crate::{
@@ -347,6 +350,7 @@ struct Spec<'a> {
     has_memory: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemorySpec>,
+    has_hugetlb: bool,
     has_network: bool,
     has_processes: bool,
     processes: ProcessSpec,
@@ -405,6 +409,7 @@ impl<'a> Spec<'a> {
                 reservation: limits.memory_reservation,
                 swap_limit: or_all(limits.swap),
             }),
+            has_hugetlb: sample.huge_pages.is_some(),
             has_network: false,
             has_processes: true,
             processes: ProcessSpec { limit: sample.pids.max },
@@ -426,6 +431,9 @@ struct StatsJson<'a> {
     diskio: DiskStats<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryStats>,
+    /// By the size of a page.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    hugetlb: BTreeMap<String, HugePageStats>,
     processes: ProcessStats,
 }
 
@@ -486,6 +494,27 @@ struct MemoryStats {
     hierarchical_data: Faults,
 }
 
+/// cAdvisor's `HugetlbStats`.
+#[derive(Serialize)]
+struct HugePageStats {
+    #[serde(skip_serializing_if = "is_zero")]
+    usage: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    max_usage: u64,
+    failcnt: u64,
+}
+
+impl From<&HugePageSample> for HugePageStats {
+    fn from(pages: &HugePageSample) -> Self {
+        Self { usage: pages.usage, max_usage: pages.max_usage.unwrap_or_default(), failcnt: pages.failures }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
 #[derive(Clone, Copy, Serialize)]
 struct Faults {
     pgfault: u64,
@@ -537,6 +566,12 @@ impl Serialize for Stats<'_> {
                     hierarchical_data: faults,
                 }
             }),
+            hugetlb: sample
+                .huge_pages
+                .iter()
+                .flat_map(|all| all.iter())
+                .map(|pages| (page_size_name(pages.page_bytes), pages.into()))
+                .collect(),
             processes: ProcessStats { threads_current: sample.pids.current, threads_max: sample.pids.max },
         };
         stats.serialize(serializer)

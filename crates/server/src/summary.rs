@@ -17,17 +17,18 @@ use crate::{
     answer::{self, Answer},
     call::Call,
     form,
-    request::Query,
+    representation::KeptText,
+    request::{Query, takes_gzip},
     route::App,
 };
 
 const SHORT: &str = "only_cpu_and_memory";
 
-/// The newest texts.
+/// The newest texts, with their compressed forms.
 #[derive(Debug, Default)]
 pub(crate) struct Summaries {
-    whole: Mutex<Option<(Version, Bytes)>>,
-    short: Mutex<Option<(Version, Bytes)>>,
+    whole: Mutex<Option<(Version, Arc<KeptText>)>>,
+    short: Mutex<Option<(Version, Arc<KeptText>)>>,
 }
 
 /// Of which readings a text is.
@@ -65,7 +66,12 @@ pub(crate) async fn serve(app: &Arc<App>, call: Call<'_>) -> Answer {
         app.state.disks.wishes.try_send(()).ok();
     }
     let text = app.summaries.of(app, &snapshot, &samples, &disks, short);
-    let mut answer = answer::json(text);
+    let mut answer = if takes_gzip(call.headers) {
+        let Ok(bytes) = text.compressed().await else { return answer::not_compressed() };
+        answer::compressed(answer::json(bytes))
+    } else {
+        answer::json(text.plain().clone())
+    };
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
@@ -82,13 +88,13 @@ impl Summaries {
         samples: &Samples,
         disks: &Filesystems,
         short: bool,
-    ) -> Bytes {
+    ) -> Arc<KeptText> {
         let kept = if short { &self.short } else { &self.whole };
         let version = (samples.generation, if short { 0 } else { disks.generation });
         // Held while the text is made: whoever asks meanwhile waits for it rather than make it too.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, text)) = kept.as_ref().filter(|(of, _)| *of == version) {
-            return text.clone();
+            return Arc::clone(text);
         }
         let huge = snapshot.resources.capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
         let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -101,8 +107,8 @@ impl Summaries {
             booted: app.booted,
             process_start: app.state.process_start,
         };
-        let text = Bytes::from(shape::json(&parts, short));
-        *kept = Some((version, text.clone()));
+        let text = KeptText::new(Bytes::from(shape::json(&parts, short)));
+        *kept = Some((version, Arc::clone(&text)));
         text
     }
 }

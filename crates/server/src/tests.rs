@@ -50,6 +50,7 @@ struct Fixture {
     read_only: SocketAddr,
     healthz: SocketAddr,
     snapshots: watch::Sender<Option<Arc<NodeSnapshot>>>,
+    samples: watch::Sender<Arc<mainstay_types::Samples>>,
     events: EventSink,
     tasks: TaskGroup,
 }
@@ -104,6 +105,7 @@ impl Fixture {
         let address = bound.secure_address();
         let tasks = TaskGroup::new();
         let (snapshots, snapshot) = watch::channel(None);
+        let (samples, read) = watch::channel(Arc::default());
         let (events, receiver) = EventSink::bounded(64);
         let events_reader = start_events(EventStoreConfig::new("node1".into()), receiver, &tasks);
         bound.serve(
@@ -113,7 +115,7 @@ impl Fixture {
                 events: events_reader,
                 assignments: tokio::sync::watch::channel(Arc::default()).1,
                 heartbeat: Heartbeat::default(),
-                samples: tokio::sync::watch::channel(Arc::default()).1,
+                samples: read,
                 probes: Default::default(),
                 disks: Default::default(),
                 work: Default::default(),
@@ -126,7 +128,7 @@ impl Fixture {
             },
             &tasks,
         );
-        (Self { directory, socket, read_only, healthz, snapshots, events, tasks }, address)
+        (Self { directory, socket, read_only, healthz, snapshots, samples, events, tasks }, address)
     }
 
     fn publish(&self, snapshot: NodeSnapshot) {

@@ -8,7 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
+use mainstay_apiserver::certificate_span;
 use mainstay_auth::{Guard, ReloadError, Reloaded};
+use mainstay_types::CertificateCounts;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, NamedGroup, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
@@ -41,6 +44,8 @@ pub struct TlsSettings {
     pub cipher_suites: Vec<String>,
     /// `tlsCurvePreferences`, by their numbers; empty for all.
     pub curves: Vec<i32>,
+    /// Where it is counted what becomes of the certificate.
+    pub counts: Arc<CertificateCounts>,
 }
 
 /// TLS cannot be set up.
@@ -90,7 +95,16 @@ impl Tls {
 pub fn tls_config(settings: &TlsSettings, guard: &Guard) -> Result<Arc<Tls>, TlsError> {
     let provider = Arc::new(provider(settings)?);
     let (key, loader) = (settings.key.clone(), Arc::clone(&provider));
-    let parse = move |pem: &[u8]| certified(pem, &key, &loader);
+    let counts = Arc::clone(&settings.counts);
+    let parse = move |pem: &[u8]| {
+        let read = certified(pem, &key, &loader);
+        match &read {
+            Ok(read) => counts.in_force(shortest_span(&read.cert), Timestamp::now()),
+            // Counted at each look that finds it so: the counter rises as long as nobody mends it.
+            Err(_) => counts.errors.add(),
+        }
+        read
+    };
     let chain = Arc::new(Reloaded::open_with(&settings.certificate, &settings.key, parse)?);
     let verifier = AnyCertificate {
         asks: guard.authorities().is_some(),
@@ -182,6 +196,13 @@ fn certified(pem: &[u8], key: &Path, provider: &CryptoProvider) -> Result<Arc<Ce
     let private = PrivateKeyDer::from_pem_slice(&key_bytes).map_err(|error| failed(&error))?;
     let certified = CertifiedKey::from_der(chain, private, provider).map_err(|error| failed(&error))?;
     Ok(Arc::new(certified))
+}
+
+/// The span of the certificate that ends first: clients refuse the chain from then on.
+fn shortest_span(chain: &[CertificateDer<'_>]) -> Option<(Timestamp, Timestamp)> {
+    let own = certificate_span(chain.first()?)?;
+    let ends = chain.iter().filter_map(|certificate| certificate_span(certificate)).map(|(_, end)| end).min();
+    Some((own.0, ends.unwrap_or(own.1)))
 }
 
 /// Shows the certificate, whatever name the client asks for.

@@ -22,6 +22,17 @@ pub struct Filesystems {
     pub devices: Arc<[DeviceReading]>,
     /// Pods, by UID.
     pub pods: HashMap<PodUid, Arc<PodDisk>>,
+    /// What walking through pods' volumes has cost so far.
+    pub walks: WalkCost,
+}
+
+/// What all walks through volumes that came to their end took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalkCost {
+    /// By the clock, in microseconds.
+    pub micros: u64,
+    /// Of a processor, in microseconds.
+    pub cpu_micros: u64,
 }
 
 /// Bytes and inodes at one moment.

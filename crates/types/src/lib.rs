@@ -48,7 +48,7 @@ pub use desired::{
 pub use edit_distance::edit_distance;
 pub use event::{Event, EventCounts, EventKind, EventSink, EventTarget};
 pub use filesystem::{
-    ContainerDisk, DeviceReading, DiskWork, Filesystems, FsReading, FsSize, PodDisk, VolumeReading,
+    ContainerDisk, DeviceReading, DiskWork, Filesystems, FsReading, FsSize, PodDisk, VolumeReading, WalkCost,
 };
 pub use fnv::{container_hash, fnv1a_32, fnv1a_64};
 pub use gotime::{format_go_duration, rfc3339_nanos, to_seconds};
@@ -73,14 +73,14 @@ pub use probe::{
 pub use quantity::{Quantity, QuantityError};
 pub use resources::{HugePages, MachineCapacity, NodeResources, ResourceList};
 pub use sample::{
-    ContainerSample, CpuSample, InterfaceSample, IoSample, Limits, MemorySample, NetworkSample, PidsSample,
-    PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample, SampleCost, Samples, SandboxSample,
-    SliceRole, SliceSample, TaskCounts, Traffic,
+    ContainerSample, CpuSample, HugePageSample, InterfaceSample, IoSample, Limits, MemorySample,
+    NetworkSample, PidsSample, PodSamples, Pressure, PressureLine, Pressures, ProcessSample, Sample,
+    SampleCost, Samples, SandboxSample, SliceRole, SliceSample, TaskCounts, Traffic, page_size_name,
 };
 pub use snapshot::{EventRecord, NodeSnapshot, NodeView, OthersWord, PodView};
 pub use storage::{PodStorage, StorageLimits, StorageUsage};
 pub use version::{API_VERSION_MAJOR, API_VERSION_MINOR, VERSION, user_agent_version};
 pub use work::{
-    ApiCalls, ByEnd, ByLabels, ByName, Chain, Counter, DurationCounts, Durations, NodeCounters, PullTimes,
-    image_size_label, rejection_label,
+    ApiCalls, ByEnd, ByLabels, ByName, CertificateCounts, Chain, Counter, DurationCounts, Durations,
+    NodeCounters, PullTimes, image_size_label, rejection_label,
 };

@@ -29,6 +29,34 @@ pub struct Sample {
     pub pressure: Option<Pressures>,
     /// What it may use.
     pub limits: Limits,
+    /// Huge pages, by their sizes: those of which some are or were in use, or may be. `None` where there are none, as nearly everywhere.
+    pub huge_pages: Option<Arc<[HugePageSample]>>,
+}
+
+/// Huge pages of one size, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HugePageSample {
+    /// How large a page is.
+    pub page_bytes: u64,
+    /// What is in use.
+    pub usage: u64,
+    /// The most that ever was; `None` where the kernel does not keep it (cgroup v2).
+    pub max_usage: Option<u64>,
+    /// How often a page was refused because of the limit.
+    pub failures: u64,
+    /// What may be in use; `None` is no limit.
+    pub limit: Option<u64>,
+}
+
+/// A size of huge pages as the kernel's files about cgroups and cAdvisor write it: `2MB`, `1GB`, `64KB`.
+#[must_use]
+pub fn page_size_name(bytes: u64) -> String {
+    let (shift, unit) = match bytes {
+        0..0x10_0000 => (10, "KB"),
+        0x10_0000..0x4000_0000 => (20, "MB"),
+        _ => (30, "GB"),
+    };
+    format!("{}{unit}", bytes >> shift)
 }
 
 /// Processor time, all of it ever.
@@ -85,8 +113,10 @@ pub struct MemorySample {
     pub high_events: u64,
     /// How often it reached `memory.max`.
     pub max_events: u64,
-    /// Processes killed for want of memory.
+    /// Processes of this very cgroup that were killed for want of memory.
     pub oom_kills: u64,
+    /// Those below it, too, also of cgroups that have gone since. cgroup v1 counts each cgroup for itself: there it is the same number.
+    pub oom_kills_in_all: u64,
     /// Dirty files.
     pub file_dirty: u64,
     /// Files being written.

@@ -4,10 +4,12 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use jiff::Timestamp;
 
 use crate::PodUid;
 
@@ -32,6 +34,19 @@ const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0,
 const REQUESTS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 /// Upstream's for the number of a pod's containers.
 const NUMBERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
+/// Upstream's for how long a certificate was in use: from a minute to four years.
+const LIVES: &[f64] = &[
+    60.0,
+    3_600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+];
 /// Upstream's for the topology manager.
 const ADMISSIONS: &[f64] = &[
     0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2,
@@ -179,6 +194,51 @@ impl Counter {
     }
 }
 
+/// What is known of one certificate that the node shows to others.
+#[derive(Debug)]
+pub struct CertificateCounts {
+    /// From when and until when it is good, in seconds since 1970; `i64::MAX` where there is none.
+    begins: AtomicI64,
+    ends: AtomicI64,
+    /// How often another could not be had, or could not be used.
+    pub errors: Counter,
+    /// How old those were that others took the place of.
+    pub lives: Durations,
+}
+
+impl Default for CertificateCounts {
+    fn default() -> Self {
+        Self {
+            begins: AtomicI64::new(i64::MAX),
+            ends: AtomicI64::new(i64::MAX),
+            errors: Counter::default(),
+            lives: Durations::new(LIVES),
+        }
+    }
+}
+
+impl CertificateCounts {
+    /// From now on a certificate is in force that is good from when until when; or none is, or one that does not say so.
+    pub fn in_force(&self, span: Option<(Timestamp, Timestamp)>, now: Timestamp) {
+        let (begins, ends) =
+            span.map_or((i64::MAX, i64::MAX), |(begins, ends)| (begins.as_second(), ends.as_second()));
+        let begun = self.begins.swap(begins, Ordering::Relaxed);
+        let ended = self.ends.swap(ends, Ordering::Relaxed);
+        if begun != i64::MAX && (begun, ended) != (begins, ends) {
+            let lived = now.as_second().saturating_sub(begun);
+            self.lives.observe(Duration::from_secs(u64::try_from(lived).unwrap_or(0)));
+        }
+    }
+
+    /// For how many seconds from then on it is good, below 0 after its end; `None` where there is none.
+    pub fn seconds_left(&self, now: Timestamp) -> Option<i64> {
+        match self.ends.load(Ordering::Relaxed) {
+            i64::MAX => None,
+            ends => Some(ends.saturating_sub(now.as_second())),
+        }
+    }
+}
+
 /// Requests to the API server, as the client of one server counts them.
 #[derive(Debug)]
 pub struct ApiCalls {
@@ -186,11 +246,17 @@ pub struct ApiCalls {
     counts: Mutex<BTreeMap<(u16, &'static str), u64>>,
     /// How long they took, by method.
     pub times: ByLabels<Durations, 1>,
+    /// The certificate that the client shows.
+    pub certificate: CertificateCounts,
 }
 
 impl Default for ApiCalls {
     fn default() -> Self {
-        Self { counts: Mutex::default(), times: ByLabels::new(|| Durations::new(REQUESTS)) }
+        Self {
+            counts: Mutex::default(),
+            times: ByLabels::new(|| Durations::new(REQUESTS)),
+            certificate: CertificateCounts::default(),
+        }
     }
 }
 
@@ -326,6 +392,8 @@ pub struct NodeCounters {
     pub event_stream_errors: Counter,
     /// The API server's address, and the requests to it; only where there is one.
     pub api: OnceLock<(String, Arc<ApiCalls>)>,
+    /// The certificate that the secure port shows.
+    pub serving_certificate: Arc<CertificateCounts>,
     /// Pods that were turned away, by the reason as [`rejection_label`] has it.
     pub rejections: ByLabels<Counter, 1>,
     /// What is counted of giving out CPUs and memory.
@@ -493,6 +561,7 @@ impl Default for NodeCounters {
             event_streams: Counter::default(),
             event_stream_errors: Counter::default(),
             api: OnceLock::new(),
+            serving_certificate: Arc::default(),
             rejections: ByLabels::new(Counter::default),
             pinning: PinningCounters::default(),
         }
@@ -563,6 +632,21 @@ mod tests {
         }
         assert_eq!(calls.read(), [(None, "GET", 1), (Some(200), "GET", 2)]);
         assert_eq!(calls.times.of(["GET"]).read().count, 3);
+    }
+
+    #[test]
+    fn certificates_by_their_ends() {
+        let counts = CertificateCounts::default();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(counts.seconds_left(at(100)), None);
+        counts.in_force(Some((at(0), at(160))), at(90));
+        assert_eq!((counts.seconds_left(at(100)), counts.seconds_left(at(170))), (Some(60), Some(-10)));
+        counts.in_force(Some((at(0), at(160))), at(95));
+        assert_eq!(counts.lives.read().count, 0, "the same was read again");
+        counts.in_force(None, at(100));
+        assert_eq!(counts.seconds_left(at(100)), None);
+        let lives = counts.lives.read();
+        assert_eq!((lives.count, lives.buckets[0], lives.buckets[1]), (1, (60.0, 0), (3600.0, 1)));
     }
 
     #[test]

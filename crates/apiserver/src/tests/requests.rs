@@ -214,6 +214,8 @@ async fn client_certificates_are_shown_and_replaced() {
     write(&first);
     first.0.clone_into(&mut wanted.lock().unwrap());
     let client = server.client(CA, "client-certificate: crt, client-key: key");
+    let left = || client.calls().certificate.seconds_left(jiff::Timestamp::now());
+    assert!(left().is_some_and(|seconds| seconds > 0), "{:?}", left());
     get(&client).await.unwrap();
     second.0.clone_into(&mut wanted.lock().unwrap());
     let error = get(&client).await.unwrap_err().to_string();
@@ -224,12 +226,20 @@ async fn client_certificates_are_shown_and_replaced() {
     write(&second);
     get(&client).await.unwrap();
     assert_eq!(server.connections.load(Ordering::SeqCst), 2, "another certificate is another connection");
+    assert_eq!(client.calls().certificate.errors.get(), 0);
+    // One that cannot be used is counted, and the one before stays in force.
+    fs::write(server.file("crt"), "no certificate").unwrap();
+    wanted.lock().unwrap().clear();
+    get(&client).await.unwrap_err();
+    assert!(client.calls().certificate.errors.get() > 0);
+    assert!(left().is_some_and(|seconds| seconds > 0), "{:?}", left());
 
     let old = server.authority.issue("node", ExtendedKeyUsagePurpose::ClientAuth, true);
     write(&old);
     let client = server.client(CA, "client-certificate: crt, client-key: key");
     let error = get(&client).await.unwrap_err().to_string();
     assert!(error.contains("2021-01-01T00:00:00Z"), "{error}");
+    assert!(client.calls().certificate.seconds_left(jiff::Timestamp::now()).is_some_and(|left| left < 0));
 }
 
 #[tokio::test]

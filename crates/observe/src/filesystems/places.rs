@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use jiff::Timestamp;
@@ -24,6 +24,8 @@ type Found = (u64, u64);
 /// What logs use.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
+    /// When they had all been looked at.
+    pub(super) at: Timestamp,
     /// Of containers.
     pub(super) containers: HashMap<(PodUid, ContainerName), Found>,
     /// Of pods, beside their containers': files directly in their directory of logs, and their hosts file.
@@ -77,6 +79,7 @@ impl LogPlaces {
             }
             logs.pods.insert(uid, found);
         }
+        logs.at = Timestamp::now();
         logs
     }
 }
@@ -97,12 +100,13 @@ fn file(path: &Path) -> Option<Found> {
     Some((metadata.blocks().saturating_mul(512), 1))
 }
 
-/// What a pod's volumes hold, those that count for its sum first. `look` is told of each before it is looked at.
+/// What a pod's volumes hold, those that count for its sum first. `look` is told of each before it is looked at; `entries` counts up meanwhile.
 pub(super) fn volumes_of(
     root_dir: &Path,
     uid: &PodUid,
     (pod, objects): (&Pod, &Objects),
     look: impl Fn(&str),
+    entries: &AtomicU64,
 ) -> Arc<[VolumeReading]> {
     let pod_dir = pod_dir(root_dir, uid.as_str());
     let resolved = with_claims(pod, objects);
@@ -114,7 +118,7 @@ pub(super) fn volumes_of(
                 Some(claim) => {
                     claimed(&pod_dir, volume, &claim.claim_name, plugin_behind(pod, volume, objects))
                 }
-                None => volume_of(&pod_dir, volume),
+                None => volume_of(&pod_dir, volume, entries),
             }
         })
         .collect();
@@ -154,7 +158,7 @@ fn claimed(pod_dir: &Path, volume: &Volume, claim: &str, plugin: &str) -> Option
     })
 }
 
-fn volume_of(pod_dir: &Path, volume: &Volume) -> Option<VolumeReading> {
+fn volume_of(pod_dir: &Path, volume: &Volume, entries: &AtomicU64) -> Option<VolumeReading> {
     let in_memory = |it: &k8s_openapi::api::core::v1::EmptyDirVolumeSource| {
         !it.medium.as_deref().unwrap_or_default().is_empty()
     };
@@ -181,7 +185,7 @@ fn volume_of(pod_dir: &Path, volume: &Volume) -> Option<VolumeReading> {
         // Not mounted yet, or no longer.
         None if mounted || !path.exists() => return None,
         None => {
-            let usage = DiskUsage::of(&path).ok()?;
+            let usage = DiskUsage::watched(&path, entries).ok()?;
             FsReading { at, size: None, used_bytes: Some(usage.bytes), inodes_used: Some(usage.inodes) }
         }
     };
@@ -310,7 +314,7 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("file"), vec![b'x'; 50_000]).unwrap();
         }
-        let found = volumes_of(dir.path(), &uid, (&pod, &Objects::default()), |_| ());
+        let found = volumes_of(dir.path(), &uid, (&pod, &Objects::default()), |_| (), &AtomicU64::new(0));
         let names: Vec<_> = found.iter().map(|volume| (&*volume.name, volume.counts)).collect();
         assert_eq!(
             names,
@@ -323,7 +327,14 @@ mod tests {
         );
         assert_eq!(found[0].reading.inodes_used, Some(2));
         assert_eq!(
-            volumes_of(dir.path(), &PodUid::from("other"), (&pod, &Objects::default()), |_| ()).len(),
+            volumes_of(
+                dir.path(),
+                &PodUid::from("other"),
+                (&pod, &Objects::default()),
+                |_| (),
+                &AtomicU64::new(0)
+            )
+            .len(),
             0
         );
     }
@@ -361,7 +372,7 @@ mod tests {
         }
         // The share is not mounted: the directory is on the node's disk.
         fs::create_dir_all(dir.path().join("pods/u/volumes/kubernetes.io~nfs/share")).unwrap();
-        let found = volumes_of(dir.path(), &PodUid::from("u"), (&pod, &objects), |_| ());
+        let found = volumes_of(dir.path(), &PodUid::from("u"), (&pod, &objects), |_| (), &AtomicU64::new(0));
         let [volume] = &*found else { panic!("{found:?}") };
         assert_eq!((&*volume.name, volume.claim.as_deref(), volume.counts), ("data", Some("disk"), false));
         let size = volume.reading.size.unwrap();

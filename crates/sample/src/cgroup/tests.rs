@@ -82,6 +82,87 @@ fn the_unified_hierarchy() {
     assert_eq!(read(dir.path(), "/kubepods/pod2").err(), Some(ReadError::Gone));
 }
 
+static TWO_SIZES: std::sync::LazyLock<Sizes> = std::sync::LazyLock::new(|| Sizes::of(&[2 << 20, 1 << 30]));
+
+fn huge_pages(root: &Path, path: &str) -> Option<Arc<[HugePageSample]>> {
+    let hierarchy = Cgroups::open(root).unwrap();
+    let (path, buffer) = (CgroupPath::parse(path).unwrap(), &mut Buffer::default());
+    let mut cgroup = Cgroup::with_sizes(&hierarchy, &path, &Budget::new(100), buffer, &TWO_SIZES).unwrap();
+    let first = cgroup.read(Timestamp::UNIX_EPOCH, buffer).unwrap();
+    let opens = buffer.work().opens;
+    let second = cgroup.read(Timestamp::UNIX_EPOCH, buffer).unwrap();
+    assert!(buffer.work().opens - opens < opens, "not read each time");
+    assert_eq!(first.huge_pages, second.huge_pages, "but told each time");
+    second.huge_pages.clone()
+}
+
+#[test]
+fn huge_pages_of_the_unified_hierarchy() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("cgroup.controllers", "cpu\n"), ("cpu.stat", "usage_usec 5\n")]);
+    let pod = dir.path().join("kubepods/pod1");
+    let files = [
+        ("cpu.stat", "usage_usec 5\n"),
+        ("hugetlb.2MB.max", "8388608\n"),
+        ("hugetlb.2MB.current", "4194304\n"),
+        ("hugetlb.2MB.events", "max 3\n"),
+        ("hugetlb.1GB.max", "0\n"),
+        ("hugetlb.1GB.current", "0\n"),
+    ];
+    write(&pod, &files);
+    let found = HugePageSample {
+        page_bytes: 2 << 20,
+        usage: 4 << 20,
+        max_usage: None,
+        failures: 3,
+        limit: Some(8 << 20),
+    };
+    assert_eq!(huge_pages(dir.path(), "/kubepods/pod1").as_deref(), Some([found].as_slice()));
+    // Nothing is kept of a cgroup that may have as many as it likes, and has none.
+    write(&pod, &[("hugetlb.2MB.max", "max\n"), ("hugetlb.2MB.current", "0\n")]);
+    assert_eq!(huge_pages(dir.path(), "/kubepods/pod1"), None);
+    assert_eq!(huge_pages(dir.path(), "/"), None, "the root has no such files");
+}
+
+#[test]
+fn huge_pages_of_their_own_hierarchy() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = |controller: &str| dir.path().join(controller).join("kubepods/pod1");
+    write(&below("cpuacct"), &[("cpuacct.usage", "30\n")]);
+    let files = [
+        ("hugetlb.2MB.limit_in_bytes", "9223372036853727232\n"),
+        ("hugetlb.2MB.usage_in_bytes", "0\n"),
+        ("hugetlb.2MB.max_usage_in_bytes", "2097152\n"),
+        ("hugetlb.2MB.failcnt", "1\n"),
+        ("hugetlb.1GB.limit_in_bytes", "0\n"),
+    ];
+    write(&below("hugetlb"), &files);
+    let found =
+        HugePageSample { page_bytes: 2 << 20, usage: 0, max_usage: Some(2 << 20), failures: 1, limit: None };
+    assert_eq!(huge_pages(dir.path(), "/kubepods/pod1").as_deref(), Some([found].as_slice()));
+    fs::remove_dir_all(dir.path().join("hugetlb")).unwrap();
+    assert_eq!(huge_pages(dir.path(), "/kubepods/pod1"), None, "the hierarchy is not mounted");
+}
+
+#[test]
+fn who_was_killed_for_want_of_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 5\n")]);
+    // The container has gone, and its counter with it: its pod still knows.
+    write(
+        &dir.path().join("pod1"),
+        &[
+            ("cpu.stat", "usage_usec 5\n"),
+            ("memory.stat", MEMORY_STAT_V2),
+            ("memory.current", "1600\n"),
+            ("memory.events", "max 3\noom 1\noom_kill 2\n"),
+            ("memory.events.local", "max 3\noom 0\noom_kill 0\n"),
+        ],
+    );
+    let memory = read(dir.path(), "/pod1").unwrap().memory.unwrap();
+    assert_eq!((memory.oom_kills, memory.oom_kills_in_all), (0, 2));
+}
+
 #[test]
 fn the_root_counts_the_machine() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,6 +174,10 @@ fn the_root_counts_the_machine() {
     let memory = found.memory.unwrap();
     assert_eq!((memory.usage, memory.working_set), (1500, 1200), "anonymous and files");
     assert!(found.limits.memory.is_some(), "what the machine has");
+    assert_eq!(found.pids.current, 0);
+    write(dir.path(), &[("cgroup.procs", "1\n2\n")]);
+    let found = read(dir.path(), "/").unwrap();
+    assert_eq!(found.pids.current, 2, "it has no pids.current: processes directly in it");
 }
 
 #[test]

@@ -253,6 +253,27 @@ pub(crate) const FAMILIES: &[Family] = &[
         write: |row, out| out.one(row, Some(-1.0)),
     },
     Family {
+        name: "container_hugetlb_failcnt",
+        help: "Number of hugepage usage hits limits",
+        kind: Kind::Counter,
+        timed: true,
+        write: |row, out| out.huge_pages(row, |pages| Some(pages.failures)),
+    },
+    Family {
+        name: "container_hugetlb_max_usage_bytes",
+        help: "Maximum hugepage usages recorded",
+        kind: Kind::Gauge,
+        timed: true,
+        write: |row, out| out.huge_pages(row, |pages| pages.max_usage),
+    },
+    Family {
+        name: "container_hugetlb_usage_bytes",
+        help: "Current hugepage usage",
+        kind: Kind::Gauge,
+        timed: true,
+        write: |row, out| out.huge_pages(row, |pages| Some(pages.usage)),
+    },
+    Family {
         name: "container_last_seen",
         help: "Last time a container was seen by the exporter",
         kind: Kind::Gauge,
@@ -460,7 +481,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         help: "Count of out of memory events observed for the container",
         kind: Kind::Counter,
         timed: true,
-        write: |row, out| out.one(row, row.memory(|memory| memory.oom_kills)),
+        write: |row, out| out.oom_kills(row),
     },
     Family {
         name: "container_pressure_cpu_stalled_seconds_total",

@@ -127,8 +127,56 @@ fn each_cgroup_is_told_of_in_upstreams_words() {
 }
 
 #[test]
+fn who_was_killed_is_told_of_by_the_pod_and_by_the_container_itself() {
+    let mut source = source(&["container_oom_events_total"]);
+    let samples = Arc::get_mut(&mut source.samples).unwrap();
+    let pod = Arc::get_mut(samples.pods.values_mut().next().unwrap()).unwrap();
+    let killed = |sample: &Arc<Sample>, own, in_all| {
+        let memory = MemorySample { oom_kills: own, oom_kills_in_all: in_all, ..sample.memory.unwrap() };
+        Arc::new(Sample { memory: Some(memory), ..Sample::clone(sample) })
+    };
+    // One container ended with its cgroup, and the kernel counted another's process.
+    pod.pod = killed(&pod.pod, 0, 2);
+    pod.containers[0].sample = killed(&pod.containers[0].sample, 1, 1);
+    let text = text(&source);
+    let told: Vec<&str> = text.lines().filter(|line| line.contains("pod=\"web\"")).collect();
+    let of = |part: &str| told.iter().find(|line| line.contains(part)).unwrap().split(' ').nth(1);
+    assert_eq!(of("id=\"/kubepods/podu\""), Some("2"), "{text}");
+    assert_eq!(of("id=\"/kubepods/podu/c1\""), Some("1"), "{text}");
+}
+
+#[test]
+fn huge_pages_only_where_there_are_any() {
+    assert!(!text(&source(&[])).contains("hugetlb"));
+    let mut source = source(&[]);
+    let samples = Arc::get_mut(&mut source.samples).unwrap();
+    let pod = Arc::get_mut(samples.pods.values_mut().next().unwrap()).unwrap();
+    let pages =
+        HugePageSample { page_bytes: 1 << 30, usage: 1 << 31, failures: 3, ..HugePageSample::default() };
+    pod.pod = Arc::new(Sample { huge_pages: Some([pages].into()), ..Sample::clone(&pod.pod) });
+    let text = text(&source);
+    let labels =
+        r#"{container="",id="/kubepods/podu",image="",name="",namespace="default",pagesize="1GB",pod="web"}"#;
+    for line in [
+        format!("container_hugetlb_failcnt{labels} 3 1794736711117"),
+        format!("container_hugetlb_usage_bytes{labels} 2.147483648e+09 1794736711117"),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
+    }
+    assert!(!text.contains("container_hugetlb_max_usage_bytes"), "cgroup v2 does not keep it");
+}
+
+#[test]
 fn no_series_twice_and_all_families_in_order() {
-    let text = text(&source(&[]));
+    let mut source = source(&[]);
+    let samples = Arc::get_mut(&mut source.samples).unwrap();
+    let pod = Arc::get_mut(samples.pods.values_mut().next().unwrap()).unwrap();
+    // Two disks that nobody knows by a name.
+    let io =
+        [(8, 0), (8, 16)].map(|(major, minor)| IoSample { major, minor, reads: 1, ..IoSample::default() });
+    pod.pod = Arc::new(Sample { io: io.into(), ..Sample::clone(&pod.pod) });
+    let text = text(&source);
+    assert!(text.contains(r#"container_fs_reads_total{container="",device="8:16",id="/kubepods/podu""#));
     let mut series: Vec<&str> = text
         .lines()
         .filter(|line| !line.starts_with('#'))

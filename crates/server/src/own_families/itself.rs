@@ -48,6 +48,18 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "mainstay_volume_walk_cpu_seconds_total",
+        help: "Processor time that walking through pods' volumes has taken",
+        kind: Kind::Counter,
+        write: |lines, source| lines.put(&[], number(source.disks.walks.cpu_micros) / 1e6),
+    },
+    Family {
+        name: "mainstay_volume_walk_seconds_total",
+        help: "How long walking through pods' volumes has taken",
+        kind: Kind::Counter,
+        write: |lines, source| lines.put(&[], number(source.disks.walks.micros) / 1e6),
+    },
+    Family {
         name: "process_cpu_seconds_total",
         help: "Total user and system CPU time spent in seconds.",
         kind: Kind::Counter,

@@ -74,6 +74,24 @@ fn what_was_never_counted_is_not_told_of() {
     {
         assert!(before.lines().any(|line| line.starts_with(&format!("{family} "))), "{family} in\n{before}");
     }
+    // Absent, they would leave alerts of certificates without anything to look at; nothing is known of either yet.
+    for line in [
+        "kubelet_certificate_manager_client_ttl_seconds +Inf",
+        "kubelet_certificate_manager_server_ttl_seconds +Inf",
+        "kubelet_server_expiration_renew_errors 0",
+        "kubelet_certificate_manager_server_rotation_seconds_count 0",
+    ] {
+        assert!(before.lines().any(|it| it == line), "{line} in\n{before}");
+    }
+    assert!(!before.contains("client_expiration_renew_errors"), "no API server");
+    let now = jiff::Timestamp::now();
+    let day = jiff::SignedDuration::from_hours(24);
+    let api: Arc<mainstay_types::ApiCalls> = Arc::default();
+    api.certificate.in_force(Some((now - day, now - day)), now);
+    api.certificate.errors.add();
+    counters.api.set(("api".into(), api)).unwrap();
+    counters.serving_certificate.in_force(Some((now - day, now)), now);
+    counters.serving_certificate.in_force(Some((now, now + day)), now);
     counters.pulls.of(["0-10MB"]).observe(std::time::Duration::from_secs(3));
     counters.containers.of(["container"]).add();
     counters.container_errors.of(["RunContainerError", "container"]).add();
@@ -101,6 +119,17 @@ fn what_was_never_counted_is_not_told_of() {
     ] {
         assert!(after.lines().any(|it| it == line), "{line} in\n{after}");
     }
+    let value = |name: &str| -> f64 {
+        let line = after.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_default().parse().unwrap_or(f64::NAN)
+    };
+    let of = |name: &str| value(&format!("kubelet_certificate_manager_{name}"));
+    assert!((of("client_ttl_seconds") + 86_400.0).abs() < 60.0, "past its end: {after}");
+    assert!((of("server_ttl_seconds") - 86_400.0).abs() < 60.0, "{after}");
+    let counts = ["client_expiration_renew_errors", "server_rotation_seconds_count"].map(of);
+    assert_eq!(counts, [1.0, 1.0]);
+    let bucket = "kubelet_certificate_manager_server_rotation_seconds_bucket{le=\"2.592e+06\"} 1";
+    assert!(after.contains(bucket), "{after}");
 }
 
 #[test]

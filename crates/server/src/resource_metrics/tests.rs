@@ -120,14 +120,38 @@ fn a_text_is_made_once_for_each_round() {
     let mut samples = samples();
     let first = texts.of(&samples, Version::Current, &Arc::default());
     assert_eq!(
-        first.as_ptr(),
-        texts.of(&samples, Version::Current, &Arc::default()).as_ptr(),
+        first.plain().as_ptr(),
+        texts.of(&samples, Version::Current, &Arc::default()).plain().as_ptr(),
         "the same bytes"
     );
-    assert_ne!(first, texts.of(&samples, Version::V1Alpha1, &Arc::default()));
+    assert_ne!(first.plain(), texts.of(&samples, Version::V1Alpha1, &Arc::default()).plain());
     samples.generation = 2;
     samples.pods.clear();
-    assert_ne!(first, texts.of(&samples, Version::Current, &Arc::default()));
+    assert_ne!(first.plain(), texts.of(&samples, Version::Current, &Arc::default()).plain());
+}
+
+#[test]
+fn of_two_pods_of_one_name_the_newer_is_shown() {
+    let with_sandbox = |uid: &str, second: i64, usage_ns: u64, read_at: i64| {
+        let (_, pod) = pod("web", &[("c", sample(read_at, usage_ns, 5, None))]);
+        let sandbox = mainstay_types::SandboxSample {
+            id: uid.into(),
+            created_at: Timestamp::from_second(second).unwrap(),
+            cgroup: None,
+        };
+        let read = sample(read_at, usage_ns, 5, None);
+        (PodUid::from(uid), Arc::new(PodSamples { sandbox: Some(sandbox), pod: read, ..(*pod).clone() }))
+    };
+    // The older was read last.
+    for (newer, older) in [("a", "b"), ("b", "a")] {
+        let pods =
+            [with_sandbox(newer, 200, 7_000_000_000, 1_000), with_sandbox(older, 100, 9_000_000_000, 2_000)];
+        let text =
+            render(&Samples { pods: pods.into(), ..samples() }, Version::Current, Exposition::default());
+        let lines = text.lines().filter(|line| line.starts_with("pod_cpu_usage_seconds_total{"));
+        let expected = r#"pod_cpu_usage_seconds_total{namespace="default",pod="web"} 7 1000"#;
+        assert_eq!(lines.collect::<Vec<_>>(), [expected]);
+    }
 }
 
 #[test]

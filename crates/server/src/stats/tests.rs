@@ -67,6 +67,7 @@ fn a_container_in_cadvisors_words() {
                 "cpu": {"limit": 2, "max_limit": 0, "period": 0},
                 "has_memory": true,
                 "memory": {"limit": 64, "reservation": 0, "swap_limit": u64::MAX},
+                "has_hugetlb": false,
                 "has_network": false,
                 "has_processes": true,
                 "processes": {},
@@ -98,6 +99,16 @@ fn a_container_in_cadvisors_words() {
             }],
         })
     );
+    let pages = mainstay_types::HugePageSample {
+        page_bytes: 2 << 20,
+        usage: 4 << 20,
+        max_usage: None,
+        failures: 3,
+        limit: Some(8 << 20),
+    };
+    let with = Sample { huge_pages: Some([pages].into()), ..Sample::clone(&sample(30)) };
+    let stats = json_of(&Stats(&with));
+    assert_eq!(stats["hugetlb"], json!({"2MB": {"usage": 4 << 20, "failcnt": 3}}));
     assert!(find("web", Some("uid-web"), "c").is_some());
     assert!(find("web", Some("other"), "c").is_none());
     assert!(find("web", None, "d").is_none() && find("db", None, "c").is_none());

@@ -111,6 +111,44 @@ async fn the_manual_is_served() {
 }
 
 #[tokio::test]
+async fn statistics_are_compressed_for_those_who_ask() {
+    let fixture = Fixture::start();
+    fixture.publish(snapshot(1, vec![], vec![]));
+    let root = Some(Arc::new(mainstay_types::Sample::default()));
+    fixture.samples.send_replace(Arc::new(mainstay_types::Samples {
+        generation: 1,
+        root,
+        ..mainstay_types::Samples::default()
+    }));
+    for path in [
+        "/metrics",
+        "/metrics/cadvisor",
+        "/metrics/probes",
+        "/metrics/resource",
+        "/metrics/resource?name[]=node_cpu_usage_seconds_total",
+        "/metrics/resource/v1alpha1",
+        "/metrics/slis",
+        "/stats/summary",
+        "/stats/summary?only_cpu_and_memory=true",
+    ] {
+        let plain = fixture.get(path).await;
+        assert_eq!((plain.status, plain.header("content-encoding")), (200, None), "{path}");
+        // The second has what was kept of the first.
+        for _ in 0..2 {
+            let zipped = fixture.request("GET", path, &[("Accept-Encoding", "gzip")]).await;
+            assert_eq!((zipped.status, zipped.header("content-encoding")), (200, Some("gzip")), "{path}");
+            assert_eq!(zipped.header("content-type"), plain.header("content-type"), "{path}");
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&zipped.raw[..]), &mut text)
+                .unwrap();
+            if path != "/metrics" {
+                assert_eq!(text, plain.body, "{path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn families_that_are_denied_are_on_no_page() {
     let families = |deny: &[&str]| {
         let deny = deny.iter().map(|it| (*it).to_owned()).collect();

@@ -190,6 +190,34 @@ async fn versions_and_ciphers_are_as_configured() {
     assert_eq!(secure.ask(secure.client(None), "GET", "/pods", "").await.0, 401);
 }
 
+#[tokio::test]
+async fn it_is_known_until_when_the_certificate_is_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = ["localhost".to_owned()];
+    let (certificate, key) = ensure_self_signed(directory.path(), &names).unwrap();
+    let settings = TlsSettings { certificate: certificate.clone(), key, ..TlsSettings::default() };
+    let guard = Guard::new(Authentication::default(), Authorization::AlwaysAllow, None, None);
+    let tls = tls_config(&settings, &guard).unwrap();
+    let counts = &settings.counts;
+    let days = |counts: &mainstay_types::CertificateCounts| {
+        counts.seconds_left(jiff::Timestamp::now()).map(|seconds| seconds / 86_400)
+    };
+    assert!(matches!(days(counts), Some(364 | 365)), "{:?}", days(counts));
+    // Files are looked at once in a second.
+    let look = async || {
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        tls.fresh().await;
+    };
+    std::fs::write(&certificate, "no certificate").unwrap();
+    look().await;
+    assert_eq!((counts.errors.get(), counts.lives.read().count), (1, 0));
+    assert!(days(counts).is_some(), "the one before is shown");
+    std::fs::remove_file(&certificate).unwrap();
+    ensure_self_signed(directory.path(), &names).unwrap();
+    look().await;
+    assert_eq!((counts.errors.get(), counts.lives.read().count), (1, 1));
+}
+
 /// An HTTP/2 connection.
 async fn http2(
     secure: &Secure,
