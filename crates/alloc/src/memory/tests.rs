@@ -113,6 +113,7 @@ fn a_choice_that_is_too_small_is_extended() {
     assert_eq!(error, MemoryError::NoExtension);
 }
 
+/// M1, the other way: what a file says of another machine is told of, and is no reason not to start.
 #[test]
 fn what_the_machine_has_no_more_is_left_out() {
     let mut all = MemoryStatic::new(machine(2));
