@@ -74,7 +74,7 @@ impl Peer {
 
     /// `is_pod` says whether there may be a pod with a UID: anybody can name a cgroup after one.
     pub(crate) fn in_cgroups(cgroups: &str, user: u32, is_pod: impl Fn(&str) -> bool) -> Self {
-        if let Some(uid) = cgroups.lines().filter_map(pod_of).find(|uid| is_pod(uid)) {
+        if let Some(uid) = cgroups.lines().flat_map(pods_of).find(|uid| is_pod(uid)) {
             return Self::Pod(uid.into());
         }
         match cgroups.lines().find_map(service_of) {
@@ -92,11 +92,11 @@ fn service_of(line: &str) -> Option<&str> {
     path.split('/').find(|part| part.ends_with(".service"))
 }
 
-/// The pod's UID in a line of `/proc/PID/cgroup`, by either driver's names. No pod is in the slice of users: what is below it they make
-/// themselves, and give it what name they like.
-fn pod_of(line: &str) -> Option<String> {
-    let path = line.splitn(3, ':').nth(2).filter(|path| !path.starts_with("/user.slice/"))?;
-    path.split('/').rev().find_map(|part| match part.strip_suffix(".slice") {
+/// UIDs of pods in a line of `/proc/PID/cgroup`, by either driver's names. No pod is in the slice of users: what is below it they make themselves,
+/// and give it what name they like. So do pods below their own cgroups, which come first.
+fn pods_of(line: &str) -> impl Iterator<Item = String> {
+    let path = line.splitn(3, ':').nth(2).filter(|path| !path.starts_with("/user.slice/"));
+    path.into_iter().flat_map(|path| path.split('/')).filter_map(|part| match part.strip_suffix(".slice") {
         Some(slice) => {
             let (_, uid) = slice.rsplit_once("-pod")?;
             is_uid(uid).then(|| uid.replace('_', "-"))
@@ -561,12 +561,15 @@ mod tests {
         );
         // Whoever has cgroups of his own names them after pods: only those that there are count.
         assert_eq!(Peer::in_cgroups(&pod, 7, |_| false), service("containerd.service", 7));
-        let own = format!("0::/system.slice/agent.service/pod{}/pod{uid}", uid.replace('1', "2"));
-        assert_eq!(
-            Peer::in_cgroups(&own, 7, |known| known != uid),
-            service("agent.service", 7),
-            "the innermost"
-        );
+        // In a pod that makes cgroups, and in one of another kubelet around this one.
+        let other = uid.replace('1', "2");
+        let nested = format!("0::/kubepods/pod{uid}/c/kubepods/pod{other}/c");
+        for (here, expected) in
+            [(&[uid, other.as_str()][..], uid), (&[uid], uid), (&[other.as_str()], &other)]
+        {
+            let found = Peer::in_cgroups(&nested, 7, |known| here.contains(&known));
+            assert_eq!(found, Peer::Pod(expected.into()), "{here:?}");
+        }
     }
 
     #[test]
@@ -599,7 +602,7 @@ mod tests {
             ("nonsense".to_owned(), None),
             ("0::/".to_owned(), None),
         ] {
-            assert_eq!(pod_of(&line).as_deref(), expected, "{line}");
+            assert_eq!(pods_of(&line).next().as_deref(), expected, "{line}");
         }
     }
 

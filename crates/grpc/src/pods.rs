@@ -18,7 +18,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue};
 use mainstay_proto::{
     core::{Mask, encode_pod},
-    pods::{EventType, GetPodResponse},
+    pods::EventType,
 };
 use mainstay_snapshot::SnapshotReader;
 use mainstay_types::{Counters, NodeSnapshot, PodExt, PodView};
@@ -31,7 +31,7 @@ use crate::{
     peer::MAX_MASKS,
     piece::Cursor,
     ready,
-    wire::{Answer, Code, Status, framed, put_prefix},
+    wire::{Answer, Code, Status, put_prefix},
 };
 
 /// The metadata key of a field mask.
@@ -131,12 +131,7 @@ impl Pods {
         let list = self.newest(&mut self.feed())?;
         // Every pod is encoded here: what cannot be told is known before anything is.
         let length = list.answer_len(mask.as_ref())?;
-        let mut cursor = Cursor::default();
-        let pieces = iter::from_fn(move || {
-            let piece = cursor.fill(|at, head| list.part(at, length, mask.as_ref(), head));
-            piece.map(|piece| (!piece.is_empty()).then_some(piece)).transpose()
-        });
-        Ok(Answer::Many(Box::pin(stream::iter(pieces))))
+        Ok(pieces(move |at, head| list.part(at, length, mask.as_ref(), head)))
     }
 
     pub(crate) fn get(&self, uid: &str, mask: Option<&Arc<Mask>>) -> Result<Answer, Status> {
@@ -144,7 +139,21 @@ impl Pods {
         let found = list.entries.iter().find(|entry| entry.view.uid.as_str() == uid);
         let entry =
             found.ok_or_else(|| Status::new(Code::NotFound, format!("pod with UID {uid} not found")))?;
-        Ok(Answer::One(framed(&GetPodResponse { pod: entry.bytes(mask)? })))
+        let pod = entry.bytes(mask)?;
+        Ok(pieces(move |at, head| {
+            if at > 0 {
+                return Ok(None);
+            }
+            // `GetPodResponse`.
+            let length = if pod.is_empty() { 0 } else { field_len(pod.len()) };
+            if let Some(head) = head {
+                put_prefix(head, length);
+                if length > 0 {
+                    put_field(head, 1, pod.len());
+                }
+            }
+            Ok(Some(pod.clone()))
+        }))
     }
 
     pub(crate) fn watch(&self, mask: Option<Arc<Mask>>) -> Result<Answer, Status> {
@@ -291,6 +300,18 @@ impl List {
         head.into_iter().for_each(|head| put_field(head, 1, pod.len()));
         Ok(Some(pod))
     }
+}
+
+/// An answer of these parts.
+fn pieces(
+    part: impl Fn(usize, Option<&mut BytesMut>) -> Result<Option<Bytes>, Status> + Send + 'static,
+) -> Answer {
+    let mut cursor = Cursor::default();
+    let pieces = iter::from_fn(move || {
+        let piece = cursor.fill(&part);
+        piece.map(|piece| (!piece.is_empty()).then_some(piece)).transpose()
+    });
+    Answer::Many(Box::pin(stream::iter(pieces)))
 }
 
 /// `WatchPodsEvent` with its prefix, but for the bytes of its pod; none is a length of 0.
