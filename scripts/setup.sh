@@ -102,7 +102,7 @@ packages() {
 
 # A foreign gRPC client: Python's own implementation, in a place of its own, of the versions that are pinned.
 python() {
-    local place=.build/python wanted=tools/python/requirements.txt
+    local place=.build/python wanted=examples/grpc/requirements.txt
     if cmp -s "$wanted" "$place/requirements.txt"; then
         thing "Python's grpcio" present
         return

@@ -35,10 +35,12 @@ pub use devices::{
     Ask, AskError, Choice, ContainerHeld, Device, Devices, Held, Ledger, Standing, Unsure, asks,
 };
 pub use machine::{Cpu, Machine};
-pub use memory::{Block, Bytes, MemoryError, MemoryMachine, MemoryNode, MemoryStatic, MemoryTable};
+pub use memory::{
+    Block, Bytes, MemoryError, MemoryMachine, MemoryNode, MemoryStatic, MemoryTable, PodMemory,
+};
 pub use memory_state::MemoryState;
 pub use nodes::NodeMask;
 pub use set::{CpuSet, CpuSetError};
 pub use state::{CpuState, StateError};
-pub use static_policy::{AssignError, Options, Part, Static, Use};
+pub use static_policy::{AssignError, Options, Part, PodCpus, Static, Use};
 pub use topology::{Hint, Hints, Topology, TopologyPolicy};

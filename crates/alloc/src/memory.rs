@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Hint, Hints, NodeMask, Part, Use,
+    static_policy::put,
     topology::{best_of, prefer},
 };
 
@@ -117,10 +118,18 @@ impl MemoryMachine {
 }
 
 /// What a pod's init containers leave to those after them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Passing {
     bytes: BTreeMap<(NodeMask, String), u64>,
     containers: BTreeSet<String>,
+}
+
+/// What one pod holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodMemory {
+    containers: Option<BTreeMap<String, Vec<Block>>>,
+    pool: Option<Vec<Block>>,
+    passing: Option<Passing>,
 }
 
 /// Who holds memory of which nodes.
@@ -406,18 +415,24 @@ impl MemoryStatic {
         Ok(nodes)
     }
 
-    /// Takes back what some of a pod's containers hold.
-    pub fn take_back(&mut self, uid: &str, containers: &[String]) {
-        self.passing.remove(uid);
-        if let Some(held) = self.entries.get_mut(uid) {
-            held.retain(|name, _| !containers.contains(name));
-            if held.is_empty() {
-                self.entries.remove(uid);
-                // What the pod held as a whole goes with the last of them.
-                self.pools.remove(uid);
-            }
+    /// What a pod holds now, for [`Self::put_back`].
+    #[must_use]
+    pub fn held(&self, uid: &str) -> PodMemory {
+        PodMemory {
+            containers: self.entries.get(uid).cloned(),
+            pool: self.pools.get(uid).cloned(),
+            passing: self.passing.get(uid).cloned(),
         }
+    }
+
+    /// Takes back what a pod was given since. Whether that was anything.
+    pub fn put_back(&mut self, uid: &str, held: &PodMemory) -> bool {
+        let differs = self.held(uid) != *held;
+        put(&mut self.entries, uid, &held.containers);
+        put(&mut self.pools, uid, &held.pool);
+        put(&mut self.passing, uid, &held.passing);
         self.count_anew();
+        differs
     }
 
     /// Takes back what a pod holds. Whether that was anything.

@@ -80,6 +80,22 @@ pub struct Part<T> {
     pub own: T,
 }
 
+/// What one pod holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodCpus {
+    containers: Option<BTreeMap<String, CpuSet>>,
+    pool: Option<CpuSet>,
+    passing: Option<CpuSet>,
+}
+
+/// Lets a map say of a key what it said before.
+pub(crate) fn put<T: Clone>(map: &mut BTreeMap<String, T>, key: &str, before: &Option<T>) {
+    match before {
+        Some(before) => drop(map.insert(key.to_owned(), before.clone())),
+        None => drop(map.remove(key)),
+    }
+}
+
 /// Who holds which CPUs of a machine. Nothing is given back when a container stops, only when its pod is gone.
 #[derive(Clone, Debug)]
 pub struct Static {
@@ -467,18 +483,24 @@ impl Static {
         }
     }
 
-    /// Takes back what some of a pod's containers hold.
-    pub fn take_back(&mut self, uid: &str, containers: &[String]) {
-        if let Some(held) = self.entries.get_mut(uid) {
-            held.retain(|name, _| !containers.contains(name));
-            if held.is_empty() {
-                self.entries.remove(uid);
-                // What the pod held as a whole goes with the last of them.
-                self.pools.remove(uid);
-            }
+    /// What a pod holds now, for [`Self::put_back`].
+    #[must_use]
+    pub fn held(&self, uid: &str) -> PodCpus {
+        PodCpus {
+            containers: self.entries.get(uid).cloned(),
+            pool: self.pools.get(uid).cloned(),
+            passing: self.passing.get(uid).cloned(),
         }
-        self.passing.remove(uid);
+    }
+
+    /// Takes back what a pod was given since. Whether that was anything.
+    pub fn put_back(&mut self, uid: &str, held: &PodCpus) -> bool {
+        let differs = self.held(uid) != *held;
+        put(&mut self.entries, uid, &held.containers);
+        put(&mut self.pools, uid, &held.pool);
+        put(&mut self.passing, uid, &held.passing);
         self.count_shared();
+        differs
     }
 
     /// Takes back what a pod holds. Whether that was anything.

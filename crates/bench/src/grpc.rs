@@ -1,4 +1,4 @@
-//! The gRPC sockets under load: two hundred watchers, of whom some never read, and one who asks as often as he can beside another.
+//! The gRPC sockets under load: two hundred watchers, some beside them who never read, and one who asks as often as he can beside another.
 
 use std::{
     io::{Read as _, Write as _},
@@ -28,7 +28,7 @@ use crate::{
 };
 
 const WATCHERS: usize = 200;
-/// So many of them have a socket that is never read again.
+/// So many beside them have a socket that is never read again. Before each of them something changes: what one is in the middle of is no other's.
 const DEAF: usize = 20;
 /// How often a change is made.
 const ROUNDS: usize = 5;
@@ -74,7 +74,7 @@ pub(crate) const CONDITIONS: Api = Api {
 pub(crate) struct Watched {
     /// What each of them is told at first.
     pub(crate) first_bytes: usize,
-    /// The agent's CPU time for telling all of them.
+    /// The agent's CPU time for telling all of those who read.
     pub(crate) first_cpu: Duration,
     /// What it takes somebody who does nothing but write as many bytes into sockets.
     pub(crate) bare_cpu: Duration,
@@ -128,8 +128,10 @@ pub(crate) fn measure(plan: &Plan) -> Result<GrpcFigures> {
     }
     agent::wait_for_running(&node.http(), plan.pods)?;
     println!("  {} pods run", plan.pods);
-    let watched_pods = watched(fresh(&mut node, plan.pods)?, PODS, "pods")?;
-    let watched_conditions = watched(fresh(&mut node, plan.pods + ROUNDS)?, CONDITIONS, "conditions")?;
+    let mut pods = plan.pods;
+    let watched_pods = watched(fresh(&mut node, pods)?, pods, PODS, "pods")?;
+    pods += DEAF + ROUNDS;
+    let watched_conditions = watched(fresh(&mut node, pods)?, pods, CONDITIONS, "conditions")?;
 
     let socket = node.root().join(PODS.socket);
     let pid = node.pid().context("the agent has ended")?;
@@ -168,7 +170,7 @@ impl GrpcFigures {
     pub(crate) fn text(&self) -> String {
         let watched = |what: &str, it: &Watched| {
             format!(
-                "  {WATCHERS} watchers of {what}, {DEAF} of them never read: {} KB each at first, for {:.2} s of CPU (bare writing: {:.2} s), \
+                "  {WATCHERS} watchers of {what} and {DEAF} who never read: {} KB each at first, for {:.2} s of CPU (bare writing: {:.2} s), \
                  {:.1} MB, after {ROUNDS} changes {:.1} MB; the last knows of a change {:.1} ms after the first (at worst {:.1} ms); {:.0} ms of CPU for a pod that comes\n",
                 it.first_bytes / 1000,
                 it.first_cpu.as_secs_f64(),
@@ -242,7 +244,7 @@ impl Watched {
         // 64 KiB may wait for one who takes nothing, and HTTP/2 has buffers to read and write; what is told is there once, and once more while it is made
         // anew. Were it there for each, that would be hundreds of KiB with 500 pods.
         let bytes = u64::try_from(self.first_bytes).unwrap_or(u64::MAX);
-        let bound_kib = EACH_KIB * WATCHERS as u64 + 2 * bytes / 1024;
+        let bound_kib = EACH_KIB * (WATCHERS + DEAF) as u64 + 2 * bytes / 1024;
         let most = self.memory_kib.max(self.memory_after_kib);
         // Frames around the bytes, what is encoded once, and the clock's ticks.
         let bound_cpu = 4.0 * self.bare_cpu.as_secs_f64() + 0.1;
@@ -286,28 +288,37 @@ fn fresh(node: &mut Node, pods: usize) -> Result<&Node> {
 }
 
 /// Watchers of one kind. Those that never read live in a runtime that is not run.
-fn watched(node: &Node, api: Api, what: &str) -> Result<Watched> {
+fn watched(node: &Node, pods: usize, api: Api, what: &str) -> Result<Watched> {
     let pid = node.pid().context("the agent has ended")?;
     let socket = node.root().join(api.socket);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // One before the others, so that what is encoded once is encoded.
     let mut warm = Watches::open(&runtime, &socket, api, 1)?;
-    let first_bytes = warm.settled(&runtime)?;
+    warm.settled(&runtime)?;
+    let witness = http_watch(node.read_only())?;
+    let entered = runtime.enter();
+    let mut witness = HttpWatcher::new(witness)?;
+    drop(entered);
     let (memory_before, _) = process::memory_kib(pid)?;
-    let cpu_before = process::cpu_time(pid)?;
     let deaf_runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let deaf = Watches::open(&deaf_runtime, &socket, api, DEAF)?;
-    let mut watches = Watches::open(&runtime, &socket, api, WATCHERS - DEAF)?;
-    watches.settled(&runtime)?;
+    let mut deaf = Vec::new();
+    for number in 0..DEAF {
+        let pod = format!("deaf-{number}-{what}");
+        std::fs::rename(agent::stage(node, &pod)?, node.manifests().join(format!("{pod}.json")))?;
+        let word = format!("{pod}-");
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, witness.until(&word)).await })??;
+        deaf.push(Watches::open(&deaf_runtime, &socket, api, 1)?);
+    }
+    agent::wait_for_running(&node.http(), pods + DEAF)?;
+    warm.settled(&runtime)?;
+    let cpu_before = process::cpu_time(pid)?;
+    let mut watches = Watches::open(&runtime, &socket, api, WATCHERS)?;
+    let first_bytes = watches.settled(&runtime)?;
     let first_cpu = process::cpu_time(pid)?.saturating_sub(cpu_before);
     let bare_cpu = bare_writing(first_bytes, WATCHERS)?;
     let memory_kib = process::memory_kib(pid)?.0.saturating_sub(memory_before);
 
     let (mut lasts, mut cpus) = (Vec::new(), Vec::new());
-    let witness = http_watch(node.read_only())?;
-    let entered = runtime.enter();
-    let mut witness = HttpWatcher::new(witness)?;
-    drop(entered);
     for round in 0..ROUNDS {
         let pod = format!("{what}-{round}");
         let staged = agent::stage(node, &pod)?;
@@ -618,8 +629,8 @@ mod tests {
     #[test]
     fn what_is_late_or_large_is_missed() {
         let met = |it: Watched| it.targets(["a", "b", "c"]).map(|target| target.met);
-        assert_eq!(met(watched(20, 21_248, 500)), [true, true, true]);
-        assert_eq!(met(watched(21, 21_249, 501)), [false, false, false]);
+        assert_eq!(met(watched(20, 23_168, 500)), [true, true, true]);
+        assert_eq!(met(watched(21, 23_169, 501)), [false, false, false]);
     }
 
     #[test]

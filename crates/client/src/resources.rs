@@ -331,3 +331,94 @@ fn devices(
         writeln!(out, "  {resource}  {}", ids.join(" ")).ok();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A device, a CPU and memory, each held by one container and not by another.
+    fn resources(unknown: &serde_json::Value) -> Resources {
+        let holder = json!({"namespace": "default", "pod": "p", "uid": "u", "container": "c"});
+        let cpu = |cpu: u32, state: &str, holders: serde_json::Value| json!({"cpu": cpu, "core": cpu, "socket": 0, "numaNode": 0, "state": state, "holders": holders});
+        let device = |id: &str| json!({"resource": "a.com/x", "id": id, "numaNodes": [0], "healthy": true});
+        let mut held = device("held");
+        held["holder"] = holder.clone();
+        let memory = json!({
+            "numaNode": 0, "type": "memory", "bytes": 5_u64 << 30, "systemReservedBytes": 1_u64 << 30,
+            "allocatableBytes": 4_u64 << 30, "heldBytes": 1_u64 << 30, "state": "Managed",
+            "blocks": [{"bytes": 1_u64 << 30, "numaNodes": [0], "holder": holder}],
+        });
+        let mut all = json!({
+            "devices": [held, device("free")],
+            "cpus": [cpu(0, "Reserved", json!([])), cpu(1, "Shared", json!([])), cpu(2, "Exclusive", json!([holder]))],
+            "memory": [memory],
+        });
+        if !unknown.is_null() {
+            all["unknown"] = unknown.clone();
+        }
+        serde_json::from_value(all).unwrap()
+    }
+
+    /// The last three columns of each row.
+    fn holders(resources: &Resources) -> Vec<String> {
+        rows(resources).iter().map(|row| format!("{} {} {}", row[0], row[3], row[4])).collect()
+    }
+
+    #[test]
+    fn who_holds_what() {
+        let all = resources(&json!(null));
+        assert_eq!(all.unknown.notes(), Vec::<String>::new());
+        assert_eq!(
+            holders(&all),
+            [
+                "a.com/x Healthy default/p",
+                "a.com/x Healthy <none>",
+                "cpu Exclusive default/p",
+                "cpu Reserved <none>",
+                "cpu Shared <none>",
+                "memory Exclusive default/p",
+                "memory Free <none>",
+                "memory Reserved <none>",
+            ]
+        );
+        assert_eq!(
+            picture(&all),
+            "NUMA node 0\n  socket 0  [0#] [1=] [2A]\n  memory    5Gi  # 1Gi  A 1Gi\n  a.com/x  heldA free\nA  default/p c\n#  reserved   =  shared\n"
+        );
+    }
+
+    #[test]
+    fn what_nobody_knows_is_not_free() {
+        let lost = resources(&json!({"cpus": true, "memory": true, "devices": true, "unnamed": []}));
+        assert_eq!(
+            lost.unknown.notes(),
+            [
+                "Who holds CPUs and memory and devices is not known: the file that said so was lost, and it waits to be looked up from the containers that run"
+            ]
+        );
+        let of = |row: &str| holders(&lost).iter().any(|it| it == row);
+        assert!(of("a.com/x Healthy <unknown>") && of("cpu Shared <unknown>") && of("memory Free <unknown>"));
+        assert!(of("cpu Reserved <none>") && of("memory Reserved <none>") && of("cpu Exclusive default/p"));
+        assert_eq!(
+            picture(&lost),
+            "NUMA node 0\n  socket 0  [0#] [1?] [2A]\n  memory    5Gi  # 1Gi  A 1Gi  ?\n  a.com/x  heldA free?\nA  default/p c\n#  reserved   =  shared   ?  not known whose\n"
+        );
+
+        // One container of which it is not known what it holds of one resource: its pod may have no name any more.
+        let holder = json!({"namespace": "", "pod": "", "uid": "gone", "container": "c"});
+        let unnamed = json!([{"resource": "a.com/x", "holder": holder}]);
+        let some = resources(&json!({"cpus": false, "memory": false, "devices": false, "unnamed": unnamed}));
+        assert_eq!(
+            some.unknown.notes(),
+            [
+                "Container c of pod gone holds devices of a.com/x, and the file that said which was lost; nobody else is given any until it has ended"
+            ]
+        );
+        let told = holders(&some);
+        assert_eq!(told[1], "a.com/x Healthy <unknown>");
+        assert!(told[2..].iter().all(|row| !row.contains("<unknown>")), "{told:?}");
+        assert!(picture(&some).contains("heldA free?") && picture(&some).contains("[1=]"));
+    }
+}

@@ -300,7 +300,8 @@ definitions! {
             /// Memory of each NUMA node that is kept from pods.
             "reservedMemory" reserved_memory: Vec<MemoryReservation>,
                 flag_as("reserved-memory", FlagStyle::ReservedMemory)
-                .acted().check(Check::Rule("memory or hugepages-SIZE, not zero, once for each NUMA node"));
+                .acted().check(Check::Rule("memory or hugepages-SIZE, not zero, once for each NUMA node"))
+                .note("with memoryManagerPolicy Static the sum over all nodes must be exactly what systemReserved, kubeReserved and memory.available of evictionHard (100Mi if unset) keep back");
             /// How strictly CPUs, memory and devices must lie on the same NUMA nodes.
             "topologyManagerPolicy" topology_manager_policy: String = "none", flag("topology-manager-policy")
                 .acted().check(Check::OneOf(&["none", "best-effort", "restricted", "single-numa-node"]));

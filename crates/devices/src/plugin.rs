@@ -153,13 +153,13 @@ pub(crate) async fn follow(devices: Devices, plugin: Plugin, shutdown: Shutdown)
     let Some(why) = shutdown.run_until_signalled(heard).await else { return };
     tracing::warn!(%resource, "the device plugin has gone: {why}");
     let Some(since) = devices.lost(id) else { return };
-    devices.save_or_tell().await;
+    devices.inner.unwritten.notify_one();
     let absence = devices.inner.patience.absence;
     if shutdown.run_until_signalled(tokio::time::sleep_until(since + absence)).await.is_some()
         && devices.forget(&resource, since)
     {
         tracing::warn!(%resource, "the device plugin has not come back; its devices are there no longer");
-        devices.save_or_tell().await;
+        devices.inner.unwritten.notify_one();
     }
 }
 
@@ -175,7 +175,8 @@ pub(crate) async fn listen(devices: &Devices, plugin: Plugin) -> String {
             Ok(Some(message)) => match list(message) {
                 Ok(list) => {
                     devices.told(&plugin, list);
-                    devices.save_or_tell().await;
+                    // By another task: a disk that hangs must not keep what the plugin tells next from the node.
+                    devices.inner.unwritten.notify_one();
                 }
                 Err(why) => return why,
             },

@@ -44,6 +44,8 @@ struct Fake {
     wants_pre_start: bool,
     /// How often it was.
     prepared: Arc<std::sync::atomic::AtomicUsize>,
+    /// Each time it is woken it has one more.
+    more: Option<Arc<Notify>>,
     /// To this call it answers with this.
     garbles: Option<(&'static str, &'static str)>,
     /// How often it was called.
@@ -83,13 +85,22 @@ impl DevicePlugin for Fake {
         let mut devices = vec![device("a"), device("b")];
         devices.extend(self.has_three.then(|| device("c")));
         let list = ListAndWatchResponse { devices };
-        let once = stream::unfold(Some(list), |list| async move {
-            match list {
-                Some(list) => Some((Ok(list), None)),
-                None => std::future::pending().await,
+        let more = self.more.clone();
+        let lists = stream::unfold((list, 0), move |(mut list, told)| {
+            let more = more.clone();
+            async move {
+                match more {
+                    _ if told == 0 => {}
+                    Some(more) => {
+                        more.notified().await;
+                        list.devices.push(device(&format!("more-{told}")));
+                    }
+                    None => std::future::pending().await,
+                }
+                Some((Ok(list.clone()), (list, told + 1)))
             }
         });
-        Ok(Response::new(Box::pin(once)))
+        Ok(Response::new(Box::pin(lists)))
     }
 
     async fn get_preferred_allocation(
@@ -280,6 +291,27 @@ async fn d6_one_that_lists_nothing_is_not_called_again() {
     let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
     assert_eq!(error, "cannot allocate unregistered device example.com/dev");
     assert_eq!(fake.called.load(std::sync::atomic::Ordering::Relaxed), 2);
+    world.end().await;
+}
+
+/// What a plugin tells is told on, however long a disk takes to be written to.
+#[tokio::test]
+async fn a_disk_that_hangs_does_not_delay_what_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let more = Arc::new(Notify::new());
+    let fake = Fake { more: Some(Arc::clone(&more)), ..Fake::default() };
+    let _plugin = world.plug(fake).await.unwrap();
+    world.has(2, 2).await;
+    // Whoever opens this to write waits for somebody who reads.
+    let pipe = world.directory.join(".kubelet_internal_checkpoint.tmp");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for count in 3..6 {
+        more.notify_one();
+        world.has(count, count).await;
+    }
+    // From now on somebody could read, and whoever waits goes on.
+    let _reader = std::fs::File::options().read(true).write(true).open(pipe).unwrap();
     world.end().await;
 }
 

@@ -47,6 +47,7 @@ fn gone(world: &World, uid: &str) {
     .unwrap();
 }
 
+/// N1, and N2 with the next one: each pod lies below its class with `podPidsLimit`, and nothing of it is left when it has gone.
 #[test]
 fn pods_of_every_class_have_their_cgroups() {
     let world = World::with_config(Flavor::Debian16, RESERVED).unwrap();
@@ -120,6 +121,7 @@ fn pods_of_every_class_have_their_cgroups() {
     uids.iter().for_each(|uid| gone(&world, uid));
 }
 
+/// N2: those of the classes are there before any pod is.
 #[test]
 fn shared_cgroups_follow_the_pods_and_the_reservations() {
     let mut world = World::with_config(Flavor::Debian16, RESERVED).unwrap();

@@ -448,16 +448,19 @@ fn what_lies_together_on_a_machine_of_two_nodes() {
         fs::write(dir.join("meminfo"), format!("Node {node} MemTotal:  8388608 kB\n")).unwrap();
         fs::write(dir.join("distance"), if node == 0 { "10 20\n" } else { "20 10\n" }).unwrap();
     }
+    // Which CPUs are online is told by a file of ours as well.
+    let (online, all_online) = (containerd.dir().join("online"), format!("0-{}\n", last_cpu()));
+    fs::write(&online, &all_online).unwrap();
     let program = containerd.dir().join("mainstay-on-two-nodes");
     let script = format!(
-        "#!/bin/sh\nexec unshare --mount --propagation slave sh -c 'mount --bind {} /sys/devices/system/node && exec {} \"$@\"' sh \"$@\"\n",
+        "#!/bin/sh\nexec unshare --mount --propagation slave sh -c 'mount --bind {} /sys/devices/system/node && mount --bind {} /sys/devices/system/cpu/online && exec {} \"$@\"' sh \"$@\"\n",
         described.display(),
+        online.display(),
         mainstay_binary().unwrap().display()
     );
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let config =
-        "{cpuManagerPolicy: static, reservedSystemCPUs: \"0\", topologyManagerPolicy: single-numa-node}";
+    let config = "{cpuManagerPolicy: static, cpuManagerReconcilePeriod: 1s, reservedSystemCPUs: \"0\", topologyManagerPolicy: single-numa-node}";
     let node = Node::builder().containerd(&containerd).config(config).program(&program).start().unwrap();
     let mut world = World { node, containerd };
     let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
@@ -514,6 +517,18 @@ fn what_lies_together_on_a_machine_of_two_nodes() {
     holds(&world, "late", "devices", &json!([entry("b", 1)]));
     world.running("alone").unwrap();
     holds(&world, "alone", "devices", &json!([entry("a", 0), entry("c", 0)]));
+
+    // CPUs that go offline, and come back.
+    let others: Vec<String> = (1..=last_cpu()).map(|cpu| cpu.to_string()).collect();
+    for (text, cpus) in [(&all_online, &others[..]), (&"0\n".to_owned(), &[]), (&all_online, &others[..])] {
+        fs::write(&online, text).unwrap();
+        wait_until(SOON, &format!("CPUs {cpus:?} to give out"), || {
+            let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+            if all["cpu_ids"] == json!(cpus) { Ok(()) } else { Err(all.to_string()) }
+        })
+        .unwrap();
+        holds(&world, "late", "cpu_ids", &json!(["1"]));
+    }
 }
 
 /// A pod that says itself what it needs has CPUs and memory as a whole: C29 to C31 and R26.

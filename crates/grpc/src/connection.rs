@@ -8,13 +8,13 @@ use mainstay_http::Tolerant;
 use mainstay_task::TaskGroup;
 use tokio::{net::UnixStream, time::Instant};
 
-use crate::{peer::Peer, service::Service, socket::Socket};
+use crate::{deadline, peer::Peer, service::Service, socket::Socket};
 
 /// Calls that one connection may have open.
 const MAX_STREAMS: u32 = 1024;
 /// A call's metadata.
 const MAX_HEADER_LIST: u32 = 16 << 10;
-/// What of an answer may be in our memory while the client takes nothing, beside what it shares with others.
+/// What of a call's answer HTTP/2 takes before the client does, and one piece more. How many calls may have as much lie there is said by the caller's places.
 const MAX_STREAM_BYTES: usize = 64 << 10;
 /// How often a client is asked whether it still reads, and how long it has for an answer: one that never reads again would keep what it was
 /// not told.
@@ -26,7 +26,7 @@ const FINISH: Duration = Duration::from_secs(3);
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
 /// Serves a socket until shutdown.
-pub(crate) async fn serve(socket: Socket, service: Arc<Service>, tasks: TaskGroup) {
+pub(crate) async fn serve(socket: Socket, service: Arc<Service>, patience: Duration, tasks: TaskGroup) {
     let listener = match socket.listener() {
         Ok(listener) => listener,
         Err(error) => {
@@ -40,7 +40,7 @@ pub(crate) async fn serve(socket: Socket, service: Arc<Service>, tasks: TaskGrou
         let Some(accepted) = shutdown.run_until_signalled(listener.accept()).await else { return };
         match accepted {
             Ok((stream, _)) => {
-                let work = connection(stream, Arc::clone(&service), tasks.clone());
+                let work = connection(stream, Arc::clone(&service), patience, tasks.clone());
                 tasks.spawn("grpc connection", work);
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
@@ -52,8 +52,8 @@ pub(crate) async fn serve(socket: Socket, service: Arc<Service>, tasks: TaskGrou
     }
 }
 
-async fn connection(stream: UnixStream, service: Arc<Service>, tasks: TaskGroup) {
-    let peer = Peer::of(&stream).await;
+async fn connection(stream: UnixStream, service: Arc<Service>, patience: Duration, tasks: TaskGroup) {
+    let peer = Peer::of(&stream, |uid| service.may_be_pod(uid)).await;
     let Some(place) = service.peers.enter(peer.clone(), std::time::Instant::now()) else {
         tracing::debug!(?peer, "a gRPC connection too many is closed");
         return;
@@ -64,7 +64,7 @@ async fn connection(stream: UnixStream, service: Arc<Service>, tasks: TaskGroup)
         let (service, place) = (Arc::clone(&service), Arc::clone(&place));
         async move { Ok::<_, Infallible>(service.call(&place, request).await) }
     });
-    let connection = http2::Builder::new(Streams(tasks))
+    let connection = http2::Builder::new(Streams { tasks, patience })
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_send_buf_size(MAX_STREAM_BYTES)
@@ -95,13 +95,16 @@ async fn connection(stream: UnixStream, service: Arc<Service>, tasks: TaskGroup)
 
 /// Calls are tasks of the group.
 #[derive(Clone, Debug)]
-struct Streams(TaskGroup);
+struct Streams {
+    tasks: TaskGroup,
+    patience: Duration,
+}
 
 impl<F> hyper::rt::Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        self.0.spawn("grpc call", call);
+        self.tasks.spawn("grpc call", deadline::within(self.patience, call));
     }
 }

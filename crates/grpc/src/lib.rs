@@ -12,7 +12,7 @@
 //! FAILED_PRECONDITION: before the first snapshot nothing is told.
 //!
 //! gRPC is spoken here on hyper's HTTP/2 directly (`wire`): an answer is made once, and everybody who asks for it is sent the same
-//! bytes; hundreds of watchers cost what they read.
+//! bytes; hundreds of watchers cost what they read. Whoever does not read has pieces of 16 KiB waiting for him, and a place that is one of few.
 //!
 //! What it does not do: it decides nothing and asks no manager; it reads snapshots and assignments. Who may connect is said by the
 //! directory's owner and mode, not here.
@@ -24,8 +24,10 @@
 
 mod cache;
 mod connection;
+mod deadline;
 mod metrics;
 mod peer;
+mod piece;
 mod podinfo;
 mod podresources;
 mod pods;
@@ -36,13 +38,14 @@ mod socket;
 mod tests;
 mod wire;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mainstay_snapshot::SnapshotReader;
 use mainstay_task::TaskGroup;
 use mainstay_types::{Assignments, Counters};
 use tokio::sync::watch;
 
+pub use deadline::PATIENCE;
 pub use peer::Rate;
 pub use socket::{Access, SocketError};
 
@@ -63,6 +66,8 @@ pub struct GrpcConfig {
     pub access: Access,
     /// How often each of them may ask.
     pub rate: Rate,
+    /// How long the answer to a call may take to be taken; [`PATIENCE`] unless a test cannot wait. Streams have no end.
+    pub patience: Duration,
     /// Gate `PodInfoAPI`.
     pub pod_info: bool,
     /// Gate `PodsAPI`.
@@ -115,12 +120,14 @@ impl Bound {
     /// Answers until shutdown is signalled.
     pub fn serve(self, state: GrpcState, tasks: &TaskGroup) {
         let GrpcState { snapshots, assignments, counters } = state;
-        let rate = self.config.rate;
+        let (rate, patience) = (self.config.rate, self.config.patience);
+        let pods_here = snapshots.clone();
         let start = |socket: Socket, api: Api| {
             let path = socket.path().to_owned();
             let name = api.name();
-            let service = Arc::new(Service::new(api, rate, Arc::clone(&counters), tasks));
-            tasks.spawn_critical(format!("grpc {name}"), connection::serve(socket, service, tasks.clone()));
+            let service = Arc::new(Service::new(api, rate, Arc::clone(&counters), pods_here.clone(), tasks));
+            let serving = connection::serve(socket, service, patience, tasks.clone());
+            tasks.spawn_critical(format!("grpc {name}"), serving);
             tracing::info!(socket = %path.display(), "the {name} API takes calls");
         };
         if let Some(socket) = self.pod_info {
@@ -155,7 +162,7 @@ pub mod fuzz {
     /// Whose process it is, by `/proc/PID/cgroup`; in words.
     #[must_use]
     pub fn peer(cgroups: &str) -> &'static str {
-        match Peer::in_cgroups(cgroups, 0) {
+        match Peer::in_cgroups(cgroups, 0, |_| true) {
             Peer::Pod(_) => "pod",
             Peer::Service(..) => "service",
             Peer::User(_) => "user",

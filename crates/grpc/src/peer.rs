@@ -17,6 +17,10 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_PEER_STREAMS: usize = 512;
 /// Streams of all of them.
 const MAX_STREAMS: usize = 2048;
+/// Calls of one peer whose answers have not been taken; as many as it may make at once if those are more.
+const MAX_PEER_ANSWERS: usize = 16;
+/// Those of all of them.
+const MAX_ANSWERS: usize = 128;
 /// Different field masks that a peer uses at a time: each is work for every pod.
 const MAX_PEER_MASKS: usize = 8;
 /// Those of all of them; one that several use is one.
@@ -56,20 +60,21 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// As the kernel says it.
-    pub(crate) async fn of(stream: &UnixStream) -> Self {
+    pub(crate) async fn of(stream: &UnixStream, is_pod: impl Fn(&str) -> bool) -> Self {
         let Ok(credentials) = stream.peer_cred() else { return Self::Orphan };
         // A process of another PID namespace than ours has no number here.
         let Some(pid) = credentials.pid().filter(|pid| *pid > 0) else {
             return Self::User(credentials.uid());
         };
         match tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await {
-            Ok(cgroups) => Self::in_cgroups(&cgroups, credentials.uid()),
+            Ok(cgroups) => Self::in_cgroups(&cgroups, credentials.uid(), is_pod),
             Err(_) => Self::Orphan,
         }
     }
 
-    pub(crate) fn in_cgroups(cgroups: &str, user: u32) -> Self {
-        if let Some(uid) = cgroups.lines().find_map(pod_of) {
+    /// `is_pod` says whether there may be a pod with a UID: anybody can name a cgroup after one.
+    pub(crate) fn in_cgroups(cgroups: &str, user: u32, is_pod: impl Fn(&str) -> bool) -> Self {
+        if let Some(uid) = cgroups.lines().flat_map(pods_of).find(|uid| is_pod(uid)) {
             return Self::Pod(uid.into());
         }
         match cgroups.lines().find_map(service_of) {
@@ -87,10 +92,11 @@ fn service_of(line: &str) -> Option<&str> {
     path.split('/').find(|part| part.ends_with(".service"))
 }
 
-/// The pod's UID in a line of `/proc/PID/cgroup`, by either driver's names.
-fn pod_of(line: &str) -> Option<String> {
-    let path = line.splitn(3, ':').nth(2)?;
-    path.split('/').rev().find_map(|part| match part.strip_suffix(".slice") {
+/// UIDs of pods in a line of `/proc/PID/cgroup`, by either driver's names. No pod is in the slice of users: what is below it they make themselves,
+/// and give it what name they like. So do pods below their own cgroups, which come first.
+fn pods_of(line: &str) -> impl Iterator<Item = String> {
+    let path = line.splitn(3, ':').nth(2).filter(|path| !path.starts_with("/user.slice/"));
+    path.into_iter().flat_map(|path| path.split('/')).filter_map(|part| match part.strip_suffix(".slice") {
         Some(slice) => {
             let (_, uid) = slice.rsplit_once("-pod")?;
             is_uid(uid).then(|| uid.replace('_', "-"))
@@ -116,6 +122,7 @@ struct Known {
     at: Instant,
     connections: usize,
     streams: usize,
+    answers: usize,
     masks: Vec<UsedMask>,
     /// Refused calls that are read to their end.
     refusals: usize,
@@ -154,7 +161,8 @@ impl Peers {
             // Whose bucket is full again is as good as unknown.
             let rate = self.rate;
             known.retain(|_, known| {
-                known.connections > 0 || known.streams > 0 || known.refilled(rate, now) < rate.burst
+                let is_here = known.connections > 0 || known.streams > 0 || known.answers > 0;
+                is_here || known.refilled(rate, now) < rate.burst
             });
         }
         let entry = known.entry(peer.clone()).or_insert_with(|| Known {
@@ -162,6 +170,7 @@ impl Peers {
             at: now,
             connections: 0,
             streams: 0,
+            answers: 0,
             masks: Vec::new(),
             refusals: 0,
         });
@@ -194,6 +203,31 @@ impl Peers {
             used.streams = used.streams.saturating_sub(1);
             used.used = now;
         }
+    }
+
+    /// Calls whose answers have not been taken, of one peer.
+    fn most_answers(&self) -> usize {
+        // What may be asked for at once may be waited for at once.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a float becomes the nearest number there is"
+        )]
+        let burst = self.rate.burst as usize;
+        burst.clamp(MAX_PEER_ANSWERS, MAX_ANSWERS)
+    }
+
+    /// A place for an answer; `None` when the peer has too many that it does not take, or as many as are free.
+    fn enter_answer(self: &Arc<Self>, peer: &Peer) -> Option<AnswerPlace> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = known.values().map(|known| known.answers).sum();
+        let most = self.most_answers();
+        let own = known
+            .get_mut(peer)
+            .filter(|own| own.answers < most && leaves_enough(own.answers, taken, MAX_ANSWERS))?;
+        own.answers += 1;
+        drop(known);
+        Some(AnswerPlace { peers: Arc::clone(self), peer: peer.clone() })
     }
 
     /// A place for a refused call; `None` when the peer has too many.
@@ -283,10 +317,25 @@ impl Place {
     ///
     /// # Errors
     /// What to say when there is none.
-    pub(crate) fn enter_stream(&self, mask: Option<MaskPrint>) -> Result<StreamPlace, Status> {
-        self.peers.enter_stream(&self.peer, mask.map(|MaskPrint(print)| print)).ok_or_else(|| {
+    pub(crate) fn enter_stream(&self, mask: Option<MaskPrint>) -> Result<CallPlace, Status> {
+        let place = self.peers.enter_stream(&self.peer, mask.map(|MaskPrint(print)| print));
+        place.map(CallPlace::Stream).ok_or_else(|| {
             let message = format!(
                 "too many streams: a caller may have {MAX_PEER_STREAMS} open, all callers together {MAX_STREAMS}, and none more than are still free"
+            );
+            Status::new(Code::ResourceExhausted, message)
+        })
+    }
+
+    /// A place for one more call that is no stream.
+    ///
+    /// # Errors
+    /// What to say when there is none.
+    pub(crate) fn enter_answer(&self) -> Result<CallPlace, Status> {
+        self.peers.enter_answer(&self.peer).map(CallPlace::Answer).ok_or_else(|| {
+            let message = format!(
+                "too many answers wait to be taken: {} of a caller may, {MAX_ANSWERS} of all callers together, and nobody's more than could still be others'; read those that came",
+                self.peers.most_answers()
             );
             Status::new(Code::ResourceExhausted, message)
         })
@@ -319,6 +368,30 @@ impl Place {
 /// A field mask that a call may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaskPrint(u64);
+
+/// A call's place, given back when all of its answer has been taken.
+#[derive(Debug)]
+#[expect(dead_code, reason = "places are there to be dropped")]
+pub(crate) enum CallPlace {
+    Stream(StreamPlace),
+    Answer(AnswerPlace),
+}
+
+/// The place of an answer, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct AnswerPlace {
+    peers: Arc<Peers>,
+    peer: Peer,
+}
+
+impl Drop for AnswerPlace {
+    fn drop(&mut self) {
+        let mut known = self.peers.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(&self.peer) {
+            known.answers = known.answers.saturating_sub(1);
+        }
+    }
+}
 
 /// A stream's place, given back when dropped.
 #[derive(Debug)]
@@ -374,6 +447,14 @@ mod tests {
         assert!(other.enter_stream(None).is_ok(), "whatever the first one has");
         streams.pop();
         assert!(greedy.enter_stream(None).is_ok(), "one has ended");
+        let mut answers: Vec<_> = (0..2000).filter_map(|_| greedy.enter_answer().ok()).collect();
+        assert_eq!(answers.len(), MAX_PEER_ANSWERS);
+        let refused = greedy.enter_answer().unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        assert!(refused.message.contains("16 of a caller may, 128 of all"), "{}", refused.message);
+        assert!(other.enter_answer().is_ok(), "whatever the first one has");
+        answers.pop();
+        assert!(greedy.enter_answer().is_ok(), "one was taken");
         let mut refusals: Vec<_> = (0..2000).filter_map(|_| greedy.enter_refusal()).collect();
         assert_eq!(refusals.len(), MAX_PEER_REFUSALS);
         assert!(greedy.enter_refusal().is_none() && other.enter_refusal().is_some());
@@ -405,6 +486,20 @@ mod tests {
         }
         assert_eq!(counts, [512, 512, 512, 256, 128, 64]);
         assert!(places[6].enter_stream(None).is_ok(), "whatever the others have");
+
+        let counts: Vec<_> = places
+            .iter()
+            .scan(Vec::new(), |answers, place| {
+                let before = answers.len();
+                answers.extend((0..100).map_while(|_| place.enter_answer().ok()));
+                Some(answers.len() - before)
+            })
+            .collect();
+        assert_eq!(counts, [16, 16, 16, 16, 16, 16, 16, 8, 4, 2, 1, 1]);
+        let often = Arc::new(Peers::new(Rate { per_second: 1.0, burst: 50.0 }));
+        let place = often.enter(Peer::User(1), now).unwrap();
+        let answers: Vec<_> = (0..100).map_while(|_| place.enter_answer().ok()).collect();
+        assert_eq!(answers.len(), 50, "as many as may be asked for at once");
 
         let take = |peer: u32, mask: u64, at: Instant| peers.take_mask(&Peer::User(peer), mask, at);
         let different = |peer: u32, at: Instant| {
@@ -456,10 +551,25 @@ mod tests {
             ("0::/system.slice/docker-1.scope", user(7)),
             ("0::/", user(7)),
         ] {
-            assert_eq!(Peer::in_cgroups(cgroups, 7), expected, "{cgroups}");
+            assert_eq!(Peer::in_cgroups(cgroups, 7, |_| true), expected, "{cgroups}");
         }
         let pod = format!("0::/system.slice/containerd.service/kubepods/pod{uid}/c");
-        assert_eq!(Peer::in_cgroups(&pod, 7), Peer::Pod(uid.into()), "a pod before all");
+        assert_eq!(
+            Peer::in_cgroups(&pod, 7, |known| known == uid),
+            Peer::Pod(uid.into()),
+            "a pod before all"
+        );
+        // Whoever has cgroups of his own names them after pods: only those that there are count.
+        assert_eq!(Peer::in_cgroups(&pod, 7, |_| false), service("containerd.service", 7));
+        // In a pod that makes cgroups, and in one of another kubelet around this one.
+        let other = uid.replace('1', "2");
+        let nested = format!("0::/kubepods/pod{uid}/c/kubepods/pod{other}/c");
+        for (here, expected) in
+            [(&[uid, other.as_str()][..], uid), (&[uid], uid), (&[other.as_str()], &other)]
+        {
+            let found = Peer::in_cgroups(&nested, 7, |known| here.contains(&known));
+            assert_eq!(found, Peer::Pod(expected.into()), "{here:?}");
+        }
     }
 
     #[test]
@@ -477,12 +587,22 @@ mod tests {
                 Some(uid),
             ),
             ("0::/user.slice/user-0.slice/session-podman.scope".to_owned(), None),
+            // systemd lets users have cgroups of their own below their manager's.
+            (format!("0::/user.slice/user-1000.slice/user@1000.service/pod{uid}"), None),
+            (format!("0::/user.slice/user-1000.slice/user@1000.service/app.slice/pod{hash}/x"), None),
+            (
+                format!(
+                    "0::/user.slice/user-1000.slice/user@1000.service/kubepods-pod{}.slice",
+                    uid.replace('-', "_")
+                ),
+                None,
+            ),
             ("0::/pods/podium".to_owned(), None),
             ("0::/machine.slice/x-pod.slice".to_owned(), None),
             ("nonsense".to_owned(), None),
             ("0::/".to_owned(), None),
         ] {
-            assert_eq!(pod_of(&line).as_deref(), expected, "{line}");
+            assert_eq!(pods_of(&line).next().as_deref(), expected, "{line}");
         }
     }
 

@@ -12,7 +12,7 @@ use mainstay_task::Shutdown;
 use mainstay_types::{NodeSnapshot, PodExt, PodSource, PodView};
 
 use crate::{
-    cache::{self, Made, Newest},
+    cache::{self, Made, Newest, Version},
     ready,
     wire::{Answer, Code, Status, framed},
 };
@@ -32,13 +32,13 @@ impl PodInfo {
 
     pub(crate) fn list(&self) -> Result<Answer, Status> {
         let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
-        Ok(Answer::One(self.lists.get(snapshot.generation, || whole(&snapshot))))
+        Ok(Answer::One(self.lists.get(snapshot.generation, || whole(&snapshot)).bytes))
     }
 
     pub(crate) fn watch(&self, shutdown: &Shutdown) -> Result<Answer, Status> {
         // Refused at once, not as a stream that fails.
         self.list()?;
-        Ok(Answer::Many(cache::watch(self.clone(), shutdown)))
+        Ok(Answer::Many(self.lists.watch(self.clone(), shutdown)))
     }
 
     pub(crate) fn get(&self, uid: &str) -> Result<Answer, Status> {
@@ -57,7 +57,7 @@ impl PodInfo {
 }
 
 impl Newest for PodInfo {
-    fn now(&mut self) -> Result<Bytes, Status> {
+    fn now(&mut self) -> Result<Version, Status> {
         let snapshot = ready::whole(self.snapshots.borrow_and_update().as_ref())?;
         Ok(self.lists.get(snapshot.generation, || whole(&snapshot)))
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mainstay_podspec::runtime::{exclusive_cpus, pinned_memory};
 use mainstay_proto::{podresources::v1, podresources_v1alpha1 as v1alpha1};
 use mainstay_snapshot::SnapshotReader;
@@ -14,7 +13,7 @@ use mainstay_types::{
 use tokio::sync::watch;
 
 use crate::{
-    cache::{self, Made, Newest, Same},
+    cache::{self, Made, Newest, Same, Version},
     ready,
     wire::{Answer, Code, Status, framed},
 };
@@ -33,6 +32,8 @@ pub(crate) struct PodResources {
     assignments: watch::Receiver<Arc<Assignments>>,
     switches: Switches,
     lists: Arc<Made<(u64, Same<Assignments>)>>,
+    lists_alpha: Arc<Made<(u64, Same<Assignments>)>>,
+    allocatables: Arc<Made<Same<Assignments>>>,
 }
 
 impl PodResources {
@@ -41,14 +42,21 @@ impl PodResources {
         assignments: watch::Receiver<Arc<Assignments>>,
         switches: Switches,
     ) -> Self {
-        Self { snapshots, assignments, switches, lists: Arc::default() }
+        Self {
+            snapshots,
+            assignments,
+            switches,
+            lists: Arc::default(),
+            lists_alpha: Arc::default(),
+            allocatables: Arc::default(),
+        }
     }
 
     fn snapshot(&self) -> Result<Arc<NodeSnapshot>, Status> {
         ready::begun(self.snapshots.borrow().as_ref())
     }
 
-    fn newest(&self, snapshot: &NodeSnapshot, assignments: &Arc<Assignments>) -> Bytes {
+    fn newest(&self, snapshot: &NodeSnapshot, assignments: &Arc<Assignments>) -> Version {
         self.lists.get((snapshot.generation, Same(Arc::clone(assignments))), || {
             let all = !self.switches.list_active;
             let pods = snapshot.pods.iter().filter(|view| all || is_active(view));
@@ -69,12 +77,12 @@ impl PodResources {
         self.snapshot()?;
         let assignments = self.holders()?;
         let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
-        Ok(Answer::One(self.newest(&snapshot, &assignments)))
+        Ok(Answer::One(self.newest(&snapshot, &assignments).bytes))
     }
 
     pub(crate) fn watch(&self, shutdown: &Shutdown) -> Result<Answer, Status> {
         self.list()?;
-        Ok(Answer::Many(cache::watch(self.clone(), shutdown)))
+        Ok(Answer::Many(self.lists.watch(self.clone(), shutdown)))
     }
 
     /// Active pods only, whatever the gate says. What is not there is `Unknown`, as upstream answers.
@@ -103,24 +111,30 @@ impl PodResources {
         }
         self.snapshot()?;
         let assignments = self.assignments.borrow().clone();
-        let of = &assignments.allocatable;
-        Ok(Answer::One(framed(&v1::AllocatableResourcesResponse {
-            devices: devices(&of.devices),
-            cpu_ids: of.cpus.iter().map(|cpu| i64::from(*cpu)).collect(),
-            memory: memory(&of.memory),
-        })))
+        let made = self.allocatables.get(Same(Arc::clone(&assignments)), || {
+            let of = &assignments.allocatable;
+            framed(&v1::AllocatableResourcesResponse {
+                devices: devices(&of.devices),
+                cpu_ids: of.cpus.iter().map(|cpu| i64::from(*cpu)).collect(),
+                memory: memory(&of.memory),
+            })
+        });
+        Ok(Answer::One(made.bytes))
     }
 
     /// Every pod that is known, also a finished one.
     pub(crate) fn list_alpha(&self) -> Result<Answer, Status> {
         let (snapshot, assignments) = (self.snapshot()?, self.holders()?);
-        let pod_resources = snapshot.pods.iter().map(|view| resources_alpha(view, &assignments)).collect();
-        Ok(Answer::One(framed(&v1alpha1::ListPodResourcesResponse { pod_resources })))
+        let made = self.lists_alpha.get((snapshot.generation, Same(Arc::clone(&assignments))), || {
+            let pods = snapshot.pods.iter().map(|view| resources_alpha(view, &assignments));
+            framed(&v1alpha1::ListPodResourcesResponse { pod_resources: pods.collect() })
+        });
+        Ok(Answer::One(made.bytes))
     }
 }
 
 impl Newest for PodResources {
-    fn now(&mut self) -> Result<Bytes, Status> {
+    fn now(&mut self) -> Result<Version, Status> {
         let snapshot = ready::whole(self.snapshots.borrow_and_update().as_ref())?;
         let assignments = self.assignments.borrow_and_update().clone();
         known(&assignments.unknown, None)?;

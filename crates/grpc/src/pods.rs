@@ -1,13 +1,14 @@
 //! `v1alpha1.Pods`: this node's pods, whole, as a list and as events.
 //!
-//! A pod is encoded once, when somebody first wants it, and sent to all who do. Watchers are told by one feed: each has a queue of
-//! steps, a step being all that changed from one snapshot to the next; whose queue is full is let go with all that waits for him, so that
-//! nobody waits for him and nothing piles up. However many do not read, for all of them no more is kept than what there was during the last
-//! hundred steps, and for each the event that he is being sent.
+//! A pod is encoded once, when somebody first wants it, and sent to all who do, in pieces that are copied together when there is room for them
+//! (`piece`). Watchers are told by one feed: each has a queue of steps, a step being all that changed from one snapshot to the next; whose queue is
+//! full is let go with all that waits for him, so that nobody waits for him and nothing piles up. However many do not read, for all of them no more is
+//! kept than what there was during the last hundred steps, and for each a piece or two and the end of the event that he is being sent. Who does
+//! not read a list keeps what there was when he asked, until his patience is over (`deadline`).
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt, mem,
+    fmt, iter, mem,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
@@ -17,7 +18,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue};
 use mainstay_proto::{
     core::{Mask, encode_pod},
-    pods::{EventType, GetPodResponse},
+    pods::EventType,
 };
 use mainstay_snapshot::SnapshotReader;
 use mainstay_types::{Counters, NodeSnapshot, PodExt, PodView};
@@ -28,20 +29,17 @@ use tokio::sync::Notify;
 use crate::{
     metrics,
     peer::MAX_MASKS,
+    piece::Cursor,
     ready,
-    wire::{Answer, Code, Status, framed, put_prefix},
+    wire::{Answer, Code, Status, put_prefix},
 };
 
 /// The metadata key of a field mask.
 const FIELD_MASK: &str = "x-kubernetes-fieldmask";
 /// Steps that may wait for a watcher, as upstream's events.
 const QUEUE: usize = 100;
-/// What is sent at a time of what was there when a watch began: a frame of HTTP/2.
-const PIECE: usize = 16 << 10;
-/// What an event may have beside its pod.
-const MOST_OF_HEAD: usize = 16;
 /// Bytes that are kept of a pod for those who ask with masks, beside the newest; one that was let go is made anew for whoever asks.
-const KEPT_MASKED: usize = 16 << 10;
+const KEPT_MASKED: usize = 32 << 10;
 /// How long encoded pods are kept after somebody asked, if nobody watches.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -65,8 +63,6 @@ struct List {
     generation: u64,
     /// By UID.
     entries: Vec<Arc<Entry>>,
-    /// All of them as an answer.
-    whole: OnceLock<Encoded>,
 }
 
 /// A pod and its bytes.
@@ -131,13 +127,11 @@ impl Pods {
         Ok(feed.advance(&snapshot, &self.counters))
     }
 
-    pub(crate) fn list(&self, mask: Option<&Arc<Mask>>) -> Result<Answer, Status> {
+    pub(crate) fn list(&self, mask: Option<Arc<Mask>>) -> Result<Answer, Status> {
         let list = self.newest(&mut self.feed())?;
-        let answer = match mask {
-            None => list.whole.get_or_init(|| list.answer(None)).clone(),
-            mask => list.answer(mask),
-        };
-        answer.map(Answer::One)
+        // Every pod is encoded here: what cannot be told is known before anything is.
+        let length = list.answer_len(mask.as_ref())?;
+        Ok(pieces(move |at, head| list.part(at, length, mask.as_ref(), head)))
     }
 
     pub(crate) fn get(&self, uid: &str, mask: Option<&Arc<Mask>>) -> Result<Answer, Status> {
@@ -145,7 +139,21 @@ impl Pods {
         let found = list.entries.iter().find(|entry| entry.view.uid.as_str() == uid);
         let entry =
             found.ok_or_else(|| Status::new(Code::NotFound, format!("pod with UID {uid} not found")))?;
-        Ok(Answer::One(framed(&GetPodResponse { pod: entry.bytes(mask)? })))
+        let pod = entry.bytes(mask)?;
+        Ok(pieces(move |at, head| {
+            if at > 0 {
+                return Ok(None);
+            }
+            // `GetPodResponse`.
+            let length = if pod.is_empty() { 0 } else { field_len(pod.len()) };
+            if let Some(head) = head {
+                put_prefix(head, length);
+                if length > 0 {
+                    put_field(head, 1, pod.len());
+                }
+            }
+            Ok(Some(pod.clone()))
+        }))
     }
 
     pub(crate) fn watch(&self, mask: Option<Arc<Mask>>) -> Result<Answer, Status> {
@@ -158,7 +166,7 @@ impl Pods {
         feed.watchers.retain(|watcher| watcher.strong_count() > 0);
         feed.watchers.push(Arc::downgrade(&queue));
         drop(feed);
-        let watcher = Watcher { queue, told: 0, pieces: VecDeque::new(), mask };
+        let watcher = Watcher { queue, cursor: Cursor::default(), mask };
         Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let piece = watcher.next().await;
             Some((piece, watcher))
@@ -212,7 +220,7 @@ impl Feed {
             .collect();
         entries.sort_by(|a, b| a.view.uid.cmp(&b.view.uid));
         let step = (!self.watchers.is_empty()).then(|| Step::between(&known, &entries));
-        let list = Arc::new(List { generation: snapshot.generation, entries, whole: OnceLock::new() });
+        let list = Arc::new(List { generation: snapshot.generation, entries });
         self.list = Some(Arc::clone(&list));
         if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
             let step = Arc::new(step);
@@ -270,19 +278,40 @@ fn remains(view: &PodView) -> Bytes {
 }
 
 impl List {
-    /// `ListPodsResponse` with its prefix.
-    fn answer(&self, mask: Option<&Arc<Mask>>) -> Encoded {
-        let pods: Vec<Bytes> =
-            self.entries.iter().map(|entry| entry.bytes(mask)).collect::<Result<_, _>>()?;
-        let length = pods.iter().map(|pod| field_len(pod.len())).sum();
-        let mut out = BytesMut::with_capacity(length + 5);
-        put_prefix(&mut out, length);
-        for pod in pods {
-            put_field(&mut out, 1, pod.len());
-            out.extend_from_slice(&pod);
-        }
-        Ok(out.freeze())
+    /// How long `ListPodsResponse` is.
+    fn answer_len(&self, mask: Option<&Arc<Mask>>) -> Result<usize, Status> {
+        self.entries.iter().map(|entry| Ok(field_len(entry.bytes(mask)?.len()))).sum()
     }
+
+    /// A part of `ListPodsResponse`, which is so long: its prefix, then each pod.
+    fn part(
+        &self,
+        at: usize,
+        length: usize,
+        mask: Option<&Arc<Mask>>,
+        head: Option<&mut BytesMut>,
+    ) -> Result<Option<Bytes>, Status> {
+        let Some(at) = at.checked_sub(1) else {
+            head.into_iter().for_each(|head| put_prefix(head, length));
+            return Ok(Some(Bytes::new()));
+        };
+        let Some(entry) = self.entries.get(at) else { return Ok(None) };
+        let pod = entry.bytes(mask)?;
+        head.into_iter().for_each(|head| put_field(head, 1, pod.len()));
+        Ok(Some(pod))
+    }
+}
+
+/// An answer of these parts.
+fn pieces(
+    part: impl Fn(usize, Option<&mut BytesMut>) -> Result<Option<Bytes>, Status> + Send + 'static,
+) -> Answer {
+    let mut cursor = Cursor::default();
+    let pieces = iter::from_fn(move || {
+        let piece = cursor.fill(&part);
+        piece.map(|piece| (!piece.is_empty()).then_some(piece)).transpose()
+    });
+    Answer::Many(Box::pin(stream::iter(pieces)))
 }
 
 /// `WatchPodsEvent` with its prefix, but for the bytes of its pod; none is a length of 0.
@@ -423,10 +452,8 @@ impl Queue {
 /// A watch.
 struct Watcher {
     queue: Arc<Queue>,
-    /// How many pods, or changes, of the first in the queue have been told.
-    told: usize,
-    /// Yet to be sent.
-    pieces: VecDeque<Bytes>,
+    /// How far the first in the queue has been told.
+    cursor: Cursor,
     mask: Option<Arc<Mask>>,
 }
 
@@ -434,76 +461,67 @@ impl Watcher {
     /// The next piece of the stream. Cancel safe: only the wait for another step is waited for.
     async fn next(&mut self) -> Encoded {
         loop {
-            if let Some(piece) = self.pieces.pop_front() {
+            let first = self.queue.first();
+            let (piece, parts) = match &first {
+                First::Initial(list) => (self.begin(list)?, list.entries.len() + 1),
+                First::Step(step) => (self.go_on(step)?, step.changes.len()),
+                First::Nothing | First::Closed => (self.cursor.rest().unwrap_or_default(), usize::MAX),
+            };
+            if self.cursor.has_told(parts) {
+                self.cursor.begin_anew();
+                self.queue.pop();
+            }
+            if !piece.is_empty() {
                 return Ok(piece);
             }
-            match self.queue.first() {
-                First::Initial(list) => self.begin(&list)?,
-                First::Step(step) => self.go_on(&step)?,
+            match first {
                 // What comes between the look and the wait ends the wait at once.
                 First::Nothing => self.queue.news.notified().await,
                 First::Closed => return Err(closed()),
+                // All that there was is masked out.
+                First::Initial(_) | First::Step(_) => {}
             }
         }
     }
 
-    /// The next piece of what was there at the beginning. Events are put together, because each piece is a frame and a turn of the
-    /// connection, and by copies, because a piece that is shared would keep a whole list alive for whoever does not read it.
-    fn begin(&mut self, list: &List) -> Result<(), Status> {
-        let mut piece = BytesMut::with_capacity(PIECE);
-        while let Some(entry) = list.entries.get(self.told) {
-            let pod = entry.bytes(self.mask.as_ref())?;
-            if !piece.is_empty() && piece.len() + MOST_OF_HEAD + pod.len() > PIECE {
-                self.pieces.push_back(piece.freeze());
-                return Ok(());
-            }
-            self.told += 1;
-            put_event(&mut piece, EventType::Added, pod.len());
-            piece.extend_from_slice(&pod);
-        }
-        put_event(&mut piece, EventType::InitialSyncComplete, 0);
-        self.pieces.push_back(piece.freeze());
-        self.over();
-        Ok(())
-    }
-
-    /// The next change of a step, if there is one that the mask lets through.
-    fn go_on(&mut self, step: &Step) -> Result<(), Status> {
+    /// The next piece of what was there at the beginning: each pod, then that this was all.
+    fn begin(&mut self, list: &List) -> Encoded {
         let mask = self.mask.as_ref();
-        let event = match step.changes.get(self.told) {
-            Some(Change::Added(entry)) => Some((EventType::Added, entry.bytes(mask)?)),
-            Some(Change::Deleted(remains)) => Some((EventType::Deleted, remains.clone())),
-            Some(Change::Modified { before, after }) => {
-                let bytes = after.bytes(mask)?;
-                // Of what is masked out nothing is told.
-                let told = mask.is_some() && before.bytes(mask).is_ok_and(|before| before == bytes);
-                (!told).then_some((EventType::Modified, bytes))
-            }
-            None => None,
-        };
-        self.told += 1;
-        if self.told >= step.changes.len() {
-            self.over();
-        }
-        if let Some((kind, pod)) = event {
-            self.event(kind, pod);
-        }
-        Ok(())
+        self.cursor.fill(|at, head| {
+            let entry = list.entries.get(at);
+            let kind = match entry {
+                Some(_) => EventType::Added,
+                None if at == list.entries.len() => EventType::InitialSyncComplete,
+                None => return Ok(None),
+            };
+            let pod = entry.map(|entry| entry.bytes(mask)).transpose()?.unwrap_or_default();
+            head.into_iter().for_each(|head| put_event(head, kind, pod.len()));
+            Ok(Some(pod))
+        })
     }
 
-    fn over(&mut self) {
-        self.told = 0;
-        self.queue.pop();
-    }
-
-    /// What is this watcher's own, then the bytes that all share.
-    fn event(&mut self, kind: EventType, pod: Bytes) {
-        let mut head = BytesMut::with_capacity(16);
-        put_event(&mut head, kind, pod.len());
-        self.pieces.push_back(head.freeze());
-        if !pod.is_empty() {
-            self.pieces.push_back(pod);
-        }
+    /// The next piece of a step: of its changes those that the mask lets through.
+    fn go_on(&mut self, step: &Step) -> Encoded {
+        let mask = self.mask.as_ref();
+        self.cursor.fill(|at, head| {
+            let (kind, pod) = match step.changes.get(at) {
+                Some(Change::Added(entry)) => (EventType::Added, entry.bytes(mask)?),
+                Some(Change::Deleted(remains)) => (EventType::Deleted, remains.clone()),
+                Some(Change::Modified { before, after }) => {
+                    let pod = after.bytes(mask)?;
+                    if head.is_some()
+                        && mask.is_some()
+                        && before.bytes(mask).is_ok_and(|before| before == pod)
+                    {
+                        return Ok(Some(Bytes::new()));
+                    }
+                    (EventType::Modified, pod)
+                }
+                None => return Ok(None),
+            };
+            head.into_iter().for_each(|head| put_event(head, kind, pod.len()));
+            Ok(Some(pod))
+        })
     }
 }
 

@@ -7,12 +7,13 @@ use http_body::Body;
 use mainstay_proto::{
     podinfo::PodConditionsRequest, podresources::v1::GetPodResourcesRequest, pods::GetPodRequest,
 };
+use mainstay_snapshot::SnapshotReader;
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_types::Counters;
 
 use crate::{
-    metrics,
-    peer::{Peers, Place, Rate},
+    deadline, metrics,
+    peer::{CallPlace, Peers, Place, Rate},
     podinfo::PodInfo,
     podresources::PodResources,
     pods::{self, Pods},
@@ -95,12 +96,19 @@ pub(crate) struct Service {
     api: Api,
     pub(crate) peers: Arc<Peers>,
     counters: Arc<Counters>,
+    pods_here: SnapshotReader,
     shutdown: Shutdown,
 }
 
 impl Service {
-    pub(crate) fn new(api: Api, rate: Rate, counters: Arc<Counters>, tasks: &TaskGroup) -> Self {
-        Self { api, peers: Arc::new(Peers::new(rate)), counters, shutdown: tasks.shutdown() }
+    pub(crate) fn new(
+        api: Api,
+        rate: Rate,
+        counters: Arc<Counters>,
+        pods_here: SnapshotReader,
+        tasks: &TaskGroup,
+    ) -> Self {
+        Self { api, peers: Arc::new(Peers::new(rate)), counters, pods_here, shutdown: tasks.shutdown() }
     }
 
     /// Answers one call. The limiter comes first: who asks too often costs nothing else, and is not counted, as upstream.
@@ -110,7 +118,14 @@ impl Service {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         match self.let_in(place, &request) {
-            Ok((call, ended)) => wire::respond(self.answer(call, request).await, ended),
+            Ok((call, place)) => {
+                if !call.streams() {
+                    deadline::begin();
+                }
+                let counters = Arc::clone(&self.counters);
+                let ended = Ended::new(move |code| metrics::count(&counters, call, code));
+                wire::respond(self.answer(call, request).await, ended, place)
+            }
             Err(refused) => {
                 // What is left unread is reset; after a thousand of these HTTP/2 ends the connection, with every watch on it. Whoever begins more calls
                 // than that and ends none has it so.
@@ -125,8 +140,12 @@ impl Service {
         }
     }
 
-    /// Which call it is, if the caller may make it now.
-    fn let_in<B>(&self, place: &Place, request: &Request<B>) -> Result<(Call, Ended), Box<Response<Reply>>> {
+    /// Which call it is, if the caller may make it now, and the place that it has until its answer has been taken.
+    fn let_in<B>(
+        &self,
+        place: &Place,
+        request: &Request<B>,
+    ) -> Result<(Call, CallPlace), Box<Response<Reply>>> {
         let refuse = |status: Status| Box::new(wire::refuse(&status));
         let (service, method) = wire::method(request)?;
         let call = self.find(service, method).map_err(refuse)?;
@@ -136,13 +155,14 @@ impl Service {
         let masks: Vec<&[u8]> = pods::masks(request.headers()).collect();
         let masked = matches!(self.api, Api::Pods(_)) && !masks.is_empty();
         let mask = masked.then(|| place.may_mask(&masks.join(&b','))).transpose().map_err(refuse)?;
-        let stream = call.streams().then(|| place.enter_stream(mask)).transpose().map_err(refuse)?;
-        let counters = Arc::clone(&self.counters);
-        let ended = Ended::new(move |code| {
-            drop(stream);
-            metrics::count(&counters, call, code);
-        });
-        Ok((call, ended))
+        let place = if call.streams() { place.enter_stream(mask) } else { place.enter_answer() };
+        Ok((call, place.map_err(refuse)?))
+    }
+
+    /// Whether a process in a cgroup that is named after this UID is taken for that pod. Before anything is known of pods it is, because
+    /// agents come back at once after a restart, and are told nothing yet.
+    pub(crate) fn may_be_pod(&self, uid: &str) -> bool {
+        self.pods_here.borrow().as_ref().is_none_or(|snapshot| snapshot.by_uid(uid).is_some())
     }
 
     fn find(&self, service: &str, method: &str) -> Result<Call, Status> {
@@ -185,7 +205,7 @@ impl Service {
                 match (api, call) {
                     (Api::PodInfo(info), Call::ListConditions) => info.list(),
                     (Api::PodInfo(info), _) => info.watch(&self.shutdown),
-                    (Api::Pods(pods), Call::ListPods) => pods.list(pods::mask(&head.headers)?.as_ref()),
+                    (Api::Pods(pods), Call::ListPods) => pods.list(pods::mask(&head.headers)?),
                     (Api::Pods(pods), _) => pods.watch(pods::mask(&head.headers)?),
                     (Api::PodResources(resources), Call::GetAllocatable) => resources.allocatable(),
                     (Api::PodResources(resources), Call::ListResourcesAlpha) => resources.list_alpha(),

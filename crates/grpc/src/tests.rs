@@ -58,6 +58,7 @@ impl World {
             root: root.path().to_owned(),
             access: Access::default(),
             rate: Rate { per_second: 1e6, burst: 1e6 },
+            patience: SOON,
             pod_info: true,
             pods: true,
             get_allocatable: true,
@@ -294,9 +295,19 @@ async fn a_pod_that_cannot_be_read_is_an_error() {
 /// P8 and P9.
 #[tokio::test]
 async fn a_watcher_who_does_not_read_is_let_go_and_others_are_told_everything() {
-    let world = World::start(|_| {});
     // More than the connection takes ahead of a reader.
-    let text = "x".repeat(60_000);
+    lets_go_of_who_does_not_read(60_000).await;
+}
+
+/// Of which nobody is told the rest when it is gone.
+#[tokio::test]
+async fn nothing_of_large_pods_is_kept_for_who_does_not_read() {
+    lets_go_of_who_does_not_read(400_000).await;
+}
+
+async fn lets_go_of_who_does_not_read(size: usize) {
+    let world = World::start(|_| {});
+    let text = "x".repeat(size);
     let labels = |number: usize| {
         view("a", &json!({"metadata": {"annotations": {"n": number.to_string(), "text": text}}}))
     };
@@ -329,6 +340,31 @@ async fn a_watcher_who_does_not_read_is_let_go_and_others_are_told_everything() 
     assert_eq!(world.counted("kubelet_pod_requests_watch_total", &labels), 1);
     world.publish(&[]);
     assert_eq!(next(&mut eager).await.unwrap().0, EventType::Deleted, "the other goes on");
+}
+
+/// Messages that are the whole wait for nobody: who is in the middle of one that is old is told no more of it.
+#[tokio::test]
+async fn a_watcher_of_conditions_who_does_not_read_is_let_go() {
+    let world = World::start(|_| {});
+    // More than the connection takes ahead of a reader.
+    let text = "x".repeat(3_500_000);
+    let version = |number: usize| {
+        let message = format!("{number} {text}");
+        view(
+            "a",
+            &json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": message}]}}),
+        )
+    };
+    world.publish(&[version(0)]);
+    let (mut lazy, mut eager) = (world.info().await, world.info().await);
+    let mut lazy = lazy.watch_pod_conditions(Empty {}).await.unwrap().into_inner();
+    for number in 1..=20 {
+        world.publish(&[version(number)]);
+        eager.list_pod_conditions(Empty {}).await.unwrap();
+    }
+    let status = timeout(SOON, lazy.message()).await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().starts_with("the watch was not read while 16 newer"), "{status}");
 }
 
 #[tokio::test]
@@ -602,6 +638,78 @@ async fn until(socket: &mut UnixStream, kind: u8, mut count: usize) {
     }
 }
 
+/// A call of `ListPods` as HTTP/2 has it: POST, http, then path, authority and content type by their places in HPACK's table.
+fn list_pods_head(mask: &str) -> Vec<u8> {
+    let literal =
+        |name: &[u8], value: &str| [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
+    let mut head = [
+        &[0x83, 0x86][..],
+        &literal(&[4], "/v1alpha1.Pods/ListPods"),
+        &literal(&[1], "node"),
+        &literal(&[0x0f, 0x10], "application/grpc"),
+    ]
+    .concat();
+    if !mask.is_empty() {
+        head.extend(literal(&[0], "x-kubernetes-fieldmask"));
+        head.extend(literal(&[], mask));
+    }
+    head
+}
+
+/// A client that answers pings and takes nothing, or less than there is, may keep what it asked for only a few times, and for a while.
+#[tokio::test]
+async fn who_does_not_take_answers_has_few_and_not_for_long() {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    for (window, mask) in [(0_u32, "metadata.annotations"), (20_000, "metadata.annotations"), (0, "")] {
+        let rate = Rate { per_second: 1e6, burst: 10.0 };
+        let world = World::start(|config| (config.patience, config.rate) = (Duration::from_secs(4), rate));
+        let text = "x".repeat(200_000);
+        let head = list_pods_head(mask);
+        let mut versions = Vec::new();
+        let mut publish = |number: u32| {
+            let version =
+                view("a", &json!({"metadata": {"annotations": {"n": number.to_string(), "text": text}}}));
+            versions.push(Arc::downgrade(&version));
+            world.publish(&[version]);
+            versions.iter().filter(|version| version.strong_count() > 0).count()
+        };
+        let mut socket = UnixStream::connect(world.root.path().join("pods-api/pods-api.sock")).await.unwrap();
+        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        socket.write_all(&frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat())).await.unwrap();
+        for number in 0..60 {
+            publish(number);
+            let stream = number * 2 + 1;
+            let call = [frame(HEADERS, 4, stream, &head), frame(DATA, 1, stream, &[0; 5])].concat();
+            socket.write_all(&call).await.unwrap();
+            // An answer that begins, or a refusal.
+            until(&mut socket, HEADERS, 1).await;
+        }
+        let kept = publish(60);
+        assert!((16..=18).contains(&kept), "what each of sixteen asked for, and the newest: {kept}");
+        // Another one has places of his own; this one is refused with as much.
+        let status = world.pods().await.list_pods(ListPodsRequest {}).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().starts_with("too many answers wait to be taken"), "{status}");
+        until(&mut socket, RESET, 16).await;
+        world.pods().await.list_pods(ListPodsRequest {}).await.unwrap();
+        assert!(publish(61) <= 2, "nothing is kept after that");
+        let labels = [("server_api_version", "v1alpha1"), ("status_code", "Canceled")];
+        assert_eq!(world.counted("kubelet_pod_requests_list_total", &labels), 16);
+        // The connection goes on: an answer that is taken is told to its end.
+        let room = (1_u32 << 20).to_be_bytes();
+        let call = [
+            frame(8, 0, 0, &room),
+            frame(HEADERS, 4, 201, &head),
+            frame(8, 0, 201, &room),
+            frame(DATA, 1, 201, &[0; 5]),
+        ];
+        socket.write_all(&call.concat()).await.unwrap();
+        until(&mut socket, HEADERS, 2).await;
+    }
+}
+
 /// Requests that are refused before all of them is there are read all the same: HTTP/2 ends a connection on which too much comes that was reset, and
 /// with it every watch.
 #[tokio::test]
@@ -611,16 +719,7 @@ async fn thousands_of_refused_calls_do_not_end_their_connection() {
     let world = World::start(|config| config.rate = Rate { per_second: 0.0, burst: 0.0 });
     world.publish(&[]);
     let mut socket = UnixStream::connect(world.root.path().join("pods-api/pods-api.sock")).await.unwrap();
-    let literal =
-        |name: &[u8], value: &str| [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
-    // POST, http, then path, authority and content type by their places in HPACK's table.
-    let head = [
-        &[0x83, 0x86][..],
-        &literal(&[4], "/v1alpha1.Pods/ListPods"),
-        &literal(&[1], "node"),
-        &literal(&[0x0f, 0x10], "application/grpc"),
-    ]
-    .concat();
+    let head = list_pods_head("");
     socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     socket.write_all(&frame(4, 0, 0, &[])).await.unwrap();
     for round in 0..5_u32 {

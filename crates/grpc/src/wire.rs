@@ -6,6 +6,7 @@
 use std::{
     borrow::Cow,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -16,6 +17,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Limited};
 use prost::Message;
+
+use crate::{
+    peer::CallPlace,
+    piece::{Lent, Piece},
+};
 
 /// Requests are a name or nothing.
 const MAX_REQUEST: usize = 64 << 10;
@@ -194,8 +200,8 @@ pub(crate) fn refuse(status: &Status) -> Response<Reply> {
     response
 }
 
-/// The answer; `ended` is told once how it went, `Canceled` if the client did not wait.
-pub(crate) fn respond(answer: Result<Answer, Status>, mut ended: Ended) -> Response<Reply> {
+/// The answer; `ended` is told once how it went, `Canceled` if the client did not wait. The place is the call's until all that was sent has been taken.
+pub(crate) fn respond(answer: Result<Answer, Status>, mut ended: Ended, place: CallPlace) -> Response<Reply> {
     let content = match answer {
         Ok(Answer::One(message)) => Content::One(message),
         Ok(Answer::Many(messages)) => Content::Many(messages),
@@ -204,7 +210,7 @@ pub(crate) fn respond(answer: Result<Answer, Status>, mut ended: Ended) -> Respo
             return refuse(&status);
         }
     };
-    let mut response = Response::new(Reply { content, ended: Some(ended) });
+    let mut response = Response::new(Reply { content, sent: Some((Lent::new(place), ended)) });
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     response
 }
@@ -233,7 +239,8 @@ impl Drop for Ended {
 /// The body of an answer.
 pub(crate) struct Reply {
     content: Content,
-    ended: Option<Ended>,
+    /// What of it is out, and who is told how it went; nothing where there is nothing but a status.
+    sent: Option<(Arc<Lent>, Ended)>,
 }
 
 enum Content {
@@ -246,36 +253,48 @@ enum Content {
 
 impl Reply {
     fn nothing() -> Self {
-        Self { content: Content::Nothing, ended: None }
+        Self { content: Content::Nothing, sent: None }
+    }
+
+    /// The next bytes, or how it went. Whatever the messages held goes with the last of them, not when the client closes.
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let status = match &mut self.content {
+            Content::One(message) => {
+                let message = std::mem::take(message);
+                self.content = Content::Trailers(Status::new(Code::Ok, ""));
+                return Poll::Ready(Some(message));
+            }
+            Content::Many(messages) => match ready!(messages.as_mut().poll_next(context)) {
+                Some(Ok(piece)) => return Poll::Ready(Some(piece)),
+                Some(Err(status)) => status,
+                None => Status::new(Code::Ok, ""),
+            },
+            Content::Trailers(_) | Content::Nothing => return Poll::Ready(None),
+        };
+        self.content = Content::Trailers(status);
+        Poll::Ready(None)
     }
 }
 
 impl Body for Reply {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = std::convert::Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let well = Content::Trailers(Status::new(Code::Ok, ""));
-        let status = match &mut self.content {
-            Content::One(message) => {
-                let message = std::mem::take(message);
-                self.content = well;
-                return Poll::Ready(Some(Ok(Frame::data(message))));
-            }
-            Content::Many(messages) => match ready!(messages.as_mut().poll_next(context)) {
-                Some(Ok(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
-                Some(Err(status)) => status,
-                None => Status::new(Code::Ok, ""),
-            },
-            Content::Trailers(status) => status.clone(),
-            Content::Nothing => return Poll::Ready(None),
+    ) -> Poll<Option<Result<Frame<Piece>, Self::Error>>> {
+        let bytes = ready!(self.poll_content(context));
+        let Some((lent, _)) = &self.sent else { return Poll::Ready(None) };
+        if let Some(bytes) = bytes {
+            return Poll::Ready(Some(Ok(Frame::data(lent.piece(bytes)))));
+        }
+        // A call that has ended is nobody's any more, and what is left of it would lie there without a deadline.
+        ready!(lent.poll_taken(context));
+        let Content::Trailers(status) = std::mem::replace(&mut self.content, Content::Nothing) else {
+            return Poll::Ready(None);
         };
-        // Whatever the messages held goes now, not when the client closes.
-        self.content = Content::Nothing;
-        if let Some(mut ended) = self.ended.take() {
+        if let Some((_, mut ended)) = self.sent.take() {
             ended.tell(status.code);
         }
         Poll::Ready(Some(Ok(Frame::trailers(status.headers()))))

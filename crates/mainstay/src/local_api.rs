@@ -28,6 +28,7 @@ pub(crate) fn config(loaded: &Loaded, root: &Path) -> Result<GrpcConfig> {
             per_second: f64::from(settings.local_api_qps),
             burst: f64::from(settings.local_api_burst),
         },
+        patience: mainstay_grpc::PATIENCE,
         pod_info: on("PodInfoAPI"),
         pods: on("PodsAPI"),
         get_allocatable: on("KubeletPodResourcesGetAllocatable"),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_alloc::{
-    Block, CpuSet, CpuState, Hint, Machine, MemoryState, MemoryStatic, Static, Topology, TopologyPolicy,
+    Block, CpuSet, CpuState, Hint, Machine, MemoryState, MemoryStatic, PodCpus, PodMemory, Static, Topology,
+    TopologyPolicy,
 };
 use mainstay_devices::Devices;
 use mainstay_host::NumaTopology;
@@ -23,34 +24,11 @@ pub(crate) struct Book {
     pub(crate) found: NumaTopology,
 }
 
-/// Containers of a pod that were given something which they did not have before.
-#[derive(Debug, Default)]
-pub(crate) struct New {
-    pub(crate) cpus: Vec<String>,
-    pub(crate) memory: Vec<String>,
-}
-
-impl New {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cpus.is_empty() && self.memory.is_empty()
-    }
-
-    pub(crate) fn note(&mut self, container: &str, (cpus, memory): (bool, bool)) {
-        for (new, list) in [(cpus, &mut self.cpus), (memory, &mut self.memory)] {
-            if new {
-                list.push(container.to_owned());
-            }
-        }
-    }
-
-    /// Takes out what one container was given.
-    pub(crate) fn split_off(&mut self, container: &str) -> Self {
-        let is_own = |name: &mut String| name.as_str() == container;
-        Self {
-            cpus: self.cpus.extract_if(.., is_own).collect(),
-            memory: self.memory.extract_if(.., is_own).collect(),
-        }
-    }
+/// What a pod holds of it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    cpus: Option<PodCpus>,
+    memory: Option<PodMemory>,
 }
 
 /// What is told of it.
@@ -163,6 +141,7 @@ impl Book {
         hint: Hint,
     ) -> Result<(bool, bool), AdmitError> {
         let mut new = (false, false);
+        let before = self.cpus.as_ref().map(|cpus| cpus.held(uid));
         if let Some(cpus) = self.cpus.as_mut().filter(|_| ask.cpus > 0) {
             let had = cpus.of(uid, &ask.name).is_some();
             cpus.assign(uid, &ask.name, ask.cpus, ask.lasts(), hint.nodes)?;
@@ -171,8 +150,8 @@ impl Book {
         if let Some(memory) = self.memory.as_mut().filter(|_| !ask.memory.is_empty()) {
             let had = memory.of(uid, &ask.name).is_some();
             if let Err(error) = memory.assign(uid, &ask.name, &ask.memory, ask.lasts(), hint) {
-                if let Some(cpus) = self.cpus.as_mut().filter(|_| new.0) {
-                    cpus.take_back(uid, std::slice::from_ref(&ask.name));
+                if let Some((cpus, before)) = self.cpus.as_mut().zip(before) {
+                    cpus.put_back(uid, &before);
                 }
                 return Err(error.into());
             }
@@ -189,14 +168,20 @@ impl Book {
         caches.len() == 1
     }
 
-    /// Takes back what a pod's containers were given, and nothing that they had before.
-    pub(crate) fn take_back(&mut self, uid: &str, new: &New) {
-        if let Some(cpus) = self.cpus.as_mut().filter(|_| !new.cpus.is_empty()) {
-            cpus.take_back(uid, &new.cpus);
+    /// What a pod holds now.
+    pub(crate) fn held(&self, uid: &str) -> Held {
+        Held {
+            cpus: self.cpus.as_ref().map(|cpus| cpus.held(uid)),
+            memory: self.memory.as_ref().map(|memory| memory.held(uid)),
         }
-        if let Some(memory) = self.memory.as_mut().filter(|_| !new.memory.is_empty()) {
-            memory.take_back(uid, &new.memory);
-        }
+    }
+
+    /// Takes back what a pod was given since. Whether that was anything.
+    pub(crate) fn put_back(&mut self, uid: &str, held: &Held) -> bool {
+        let cpus = self.cpus.as_mut().zip(held.cpus.as_ref());
+        let cpus = cpus.is_some_and(|(cpus, held)| cpus.put_back(uid, held));
+        let memory = self.memory.as_mut().zip(held.memory.as_ref());
+        memory.is_some_and(|(memory, held)| memory.put_back(uid, held)) | cpus
     }
 
     pub(crate) fn release(&mut self, uid: &str) -> bool {

@@ -28,7 +28,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_alloc::{
-    CpuSet, CpuState, MemoryMachine, MemoryState, MemoryStatic, NodeMask, Options, Static, take,
+    CpuSet, CpuState, Hint, MemoryMachine, MemoryState, MemoryStatic, NodeMask, Options, Static, take,
 };
 use mainstay_alloc::{Machine, Packing, Topology, TopologyPolicy};
 use mainstay_checkpoint::{TextError, TextFile};
@@ -42,7 +42,7 @@ pub use error::{AdmitError, ResourcesError};
 
 use crate::{
     ask::{ContainerAsk, Given, PodAsk},
-    book::{Book, New},
+    book::{Book, Held},
 };
 
 /// How often what cannot be done near enough is tried anew: another pod took what was chosen in between.
@@ -436,32 +436,36 @@ impl Resources {
 
     async fn give(&self, pod: &Pod) -> Result<(), AdmitError> {
         let ask = PodAsk::of(pod, self.inner.given);
-        let mut new = New::default();
+        let before = self.book().held(&ask.uid);
         let mut devices = Vec::new();
-        let given = self.give_each(&ask, &mut new, &mut devices).await;
-        let kept = match given {
-            Ok(()) => self.keep(&new, &devices).await,
+        let given = match self.give_each(&ask, &mut devices).await {
+            Ok(is_new) => self.keep(is_new, &devices).await.map(|()| is_new),
             Err(error) => Err(error),
         };
-        if let Err(error) = kept {
-            devices.iter().for_each(|given| self.inner.devices.take_back(given));
-            if !new.is_empty() {
-                self.book().take_back(&ask.uid, &new);
-                self.changed();
-                // Another pod's may have been written with them.
-                self.inner.unwritten.notify_one();
+        match &given {
+            Ok(true) => self.changed(),
+            Ok(false) => {}
+            Err(_) => {
+                devices.iter().for_each(|given| self.inner.devices.take_back(given));
+                self.take_back(&ask.uid, &before);
             }
-            return Err(error);
         }
-        if !new.is_empty() {
+        given.map(drop)
+    }
+
+    /// Takes back what a pod was given since.
+    fn take_back(&self, uid: &str, before: &Held) {
+        let differs = self.book().put_back(uid, before);
+        if differs {
             self.changed();
+            // Another pod's may have been told and written with it.
+            self.inner.unwritten.notify_one();
         }
-        Ok(())
     }
 
     /// Not told before it is on disk.
-    async fn keep(&self, new: &New, devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
-        if !new.is_empty() {
+    async fn keep(&self, is_new: bool, devices: &[mainstay_devices::Given]) -> Result<(), AdmitError> {
+        if is_new {
             self.save().await.map_err(AdmitError::File)?;
         }
         for given in devices {
@@ -470,83 +474,136 @@ impl Resources {
         Ok(())
     }
 
-    /// Container by container: where everything is to lie, then CPUs and memory in the book, then devices.
+    /// Where everything is to lie, then CPUs and memory in the book, then devices: container by container, or for all of them. Whether CPUs or memory
+    /// were given that the pod had not had.
     async fn give_each(
         &self,
         ask: &PodAsk,
-        new: &mut New,
         devices: &mut Vec<mainstay_devices::Given>,
-    ) -> Result<(), AdmitError> {
+    ) -> Result<bool, AdmitError> {
         let inner = &self.inner;
         // Where devices lie is known when their plugins have told; before that nobody can say what lies near to what.
         let asked: Vec<_> = ask.containers.iter().flat_map(|container| container.devices.clone()).collect();
         inner.devices.wait_for_plugins(&asked).await;
-        let for_all = if inner.whole_pods && inner.topology.policy != TopologyPolicy::None {
-            let mut book = self.book();
-            let (hint, admitted) = book.pod_hint(ask, &inner.topology, &inner.devices);
-            if !admitted {
-                return Err(self.misaligned("pod", ask));
-            }
-            if let Some(pool) = &ask.pool {
-                let given = book.assign_pool(ask, pool, hint);
-                self.count_pool(ask, &given);
-                let given = given?;
-                ask.containers.iter().for_each(|container| new.note(&container.name, given));
-            }
-            Some(hint)
-        } else {
-            None
-        };
+        if inner.whole_pods && inner.topology.policy != TopologyPolicy::None {
+            return self.give_whole(ask, devices).await;
+        }
+        let mut is_new = false;
         for container in &ask.containers {
-            let mut tries = 0;
-            loop {
-                let hint = {
-                    let mut book = self.book();
-                    let hint = match for_all {
-                        Some(hint) => hint,
-                        None => {
-                            let (hint, admitted) =
-                                book.hint(&ask.uid, container, &inner.topology, &inner.devices);
-                            if !admitted {
-                                return Err(self.misaligned("container", ask));
-                            }
-                            hint
-                        }
-                    };
-                    if ask.pool.is_none() {
-                        let given = book.assign(&ask.uid, container, hint);
-                        self.count(&book, &ask.uid, container, &given);
-                        new.note(&container.name, given?);
-                    }
-                    hint
-                };
-                let given = inner.devices.give_all(container.devices.clone(), hint.nodes).await?;
-                let lies =
-                    hint.nodes.is_none_or(|nodes| !hint.preferred || inner.devices.is_near(&given, nodes));
-                tries += 1;
-                if lies || tries >= TRIES {
-                    devices.push(given);
-                    if !lies {
-                        return Err(self.misaligned("container", ask));
-                    }
-                    break;
+            is_new |= self.give_one(ask, container, devices).await?;
+        }
+        Ok(is_new)
+    }
+
+    /// A container, by itself.
+    async fn give_one(
+        &self,
+        ask: &PodAsk,
+        container: &ContainerAsk,
+        devices: &mut Vec<mainstay_devices::Given>,
+    ) -> Result<bool, AdmitError> {
+        let inner = &self.inner;
+        for tries in 1..=TRIES {
+            let (before, hint, new) = {
+                let mut book = self.book();
+                let before = book.held(&ask.uid);
+                let (hint, admitted) = book.hint(&ask.uid, container, &inner.topology, &inner.devices);
+                if !admitted {
+                    return Err(self.misaligned("container", ask));
                 }
-                // Somebody else took the near ones meanwhile.
-                inner.devices.take_back(&given);
-                if ask.pool.is_none() {
-                    let again = new.split_off(&container.name);
-                    self.book().take_back(&ask.uid, &again);
+                let given = book.assign(&ask.uid, container, hint);
+                self.count(&book, &ask.uid, container, &given);
+                (before, hint, given?)
+            };
+            let given = inner.devices.give_all(container.devices.clone(), hint.nodes).await?;
+            if self.may_lie(&given, hint, tries) {
+                devices.push(given);
+                let asks =
+                    container.cpus > 0 || !container.memory.is_empty() || !container.devices.is_empty();
+                if asks && inner.topology.policy == TopologyPolicy::SingleNumaNode {
+                    inner.counters.pinning.aligned.of(["numa_node", "container"]).add();
                 }
+                return Ok(new.0 || new.1);
             }
-            let asks = container.cpus > 0 || !container.memory.is_empty() || !container.devices.is_empty();
-            if asks && for_all.is_none() && inner.topology.policy == TopologyPolicy::SingleNumaNode {
-                inner.counters.pinning.aligned.of(["numa_node", "container"]).add();
+            inner.devices.take_back(&given);
+            self.take_back(&ask.uid, &before);
+        }
+        Err(self.misaligned("container", ask))
+    }
+
+    /// All containers of a pod together, where pods are judged as a whole.
+    async fn give_whole(
+        &self,
+        ask: &PodAsk,
+        devices: &mut Vec<mainstay_devices::Given>,
+    ) -> Result<bool, AdmitError> {
+        let inner = &self.inner;
+        for tries in 1..=TRIES {
+            let (before, hint, is_new) = {
+                let mut book = self.book();
+                let before = book.held(&ask.uid);
+                let (hint, admitted) = book.pod_hint(ask, &inner.topology, &inner.devices);
+                if !admitted {
+                    return Err(self.misaligned("pod", ask));
+                }
+                // All of it at once: while plugins are asked, others may take what lies near.
+                (before, hint, self.assign_whole(&mut book, ask, hint)?)
+            };
+            if self.give_devices(ask, hint, tries, devices).await? {
+                if inner.topology.policy == TopologyPolicy::SingleNumaNode {
+                    inner.counters.pinning.aligned.of(["numa_node", "pod"]).add();
+                }
+                return Ok(is_new);
+            }
+            // On other nodes there may be enough of everything.
+            devices.drain(..).for_each(|given| inner.devices.take_back(&given));
+            self.take_back(&ask.uid, &before);
+        }
+        Err(self.misaligned("pod", ask))
+    }
+
+    /// CPUs and memory of a pod, or of each of its containers. Whether there is anything among it that it had not had.
+    fn assign_whole(&self, book: &mut Book, ask: &PodAsk, hint: Hint) -> Result<bool, AdmitError> {
+        if let Some(pool) = &ask.pool {
+            let given = book.assign_pool(ask, pool, hint);
+            self.count_pool(ask, &given);
+            return given.map(|(cpus, memory)| cpus || memory);
+        }
+        let mut is_new = false;
+        for container in &ask.containers {
+            let given = book.assign(&ask.uid, container, hint);
+            self.count(book, &ask.uid, container, &given);
+            let (cpus, memory) = given?;
+            is_new |= cpus || memory;
+        }
+        Ok(is_new)
+    }
+
+    /// Devices of all containers of a pod. Whether they lie where they may; once one does not, the others are not asked for.
+    async fn give_devices(
+        &self,
+        ask: &PodAsk,
+        hint: Hint,
+        tries: usize,
+        devices: &mut Vec<mainstay_devices::Given>,
+    ) -> Result<bool, AdmitError> {
+        for container in &ask.containers {
+            let given = self.inner.devices.give_all(container.devices.clone(), hint.nodes).await?;
+            let may_lie = self.may_lie(&given, hint, tries);
+            devices.push(given);
+            if !may_lie {
+                return Ok(false);
             }
         }
-        if for_all.is_some() && inner.topology.policy == TopologyPolicy::SingleNumaNode {
-            inner.counters.pinning.aligned.of(["numa_node", "pod"]).add();
-        }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether devices lie where they may. If not, somebody else took the near ones meanwhile; who needs none that are near has some in the end.
+    fn may_lie(&self, given: &mainstay_devices::Given, hint: Hint, tries: usize) -> bool {
+        let is_strict =
+            matches!(self.inner.topology.policy, TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode);
+        let is_near = || hint.nodes.is_none_or(|nodes| self.inner.devices.is_near(given, nodes));
+        !hint.preferred || is_near() || (tries >= TRIES && !is_strict)
     }
 
     fn misaligned(&self, scope: &'static str, ask: &PodAsk) -> AdmitError {

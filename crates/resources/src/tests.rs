@@ -1,3 +1,5 @@
+mod races;
+
 use std::{fs, path::Path};
 
 use mainstay_devices::{DevicesConfig, Patience};

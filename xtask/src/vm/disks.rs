@@ -150,7 +150,7 @@ fn root_file_system(dir: &Path) -> Result<PathBuf> {
 
 /// The foreign gRPC client's packages for the machine's own Python, which need not be of the version of this one.
 fn python_packages(dir: &Path) -> Result<PathBuf> {
-    let wanted = workspace_root().join("tools/python/requirements.txt");
+    let wanted = workspace_root().join("examples/grpc/requirements.txt");
     let text = fs::read(&wanted).with_context(|| format!("cannot read {}", wanted.display()))?;
     let packages = dir.join(format!("python-{}", key_of(&text)));
     if !packages.is_dir() {

@@ -113,6 +113,7 @@ fn a_choice_that_is_too_small_is_extended() {
     assert_eq!(error, MemoryError::NoExtension);
 }
 
+/// M1, the other way: what a file says of another machine is told of, and is no reason not to start.
 #[test]
 fn what_the_machine_has_no_more_is_left_out() {
     let mut all = MemoryStatic::new(machine(2));
@@ -193,8 +194,23 @@ fn c29_a_pod_has_memory_as_a_whole() {
         "{error}"
     );
     // C31.
-    all.take_back("p", &["i", "s", "a"].map(str::to_owned));
-    assert_eq!(free(&all), [3, 9]);
-    all.take_back("p", &["b".to_owned()]);
+    assert!(all.release("p"));
     assert_eq!(free(&all), [9, 9]);
+}
+
+/// What init containers leave to those after them is there again with the rest of what the pod held.
+#[test]
+fn what_was_given_since_is_taken_back_and_no_more() {
+    let mut all = MemoryStatic::new(machine(1));
+    all.assign("p", "i", &memory(9), Use::Passing, Hint::ANY).unwrap();
+    let (before, nodes) = (all.held("p"), all.nodes().clone());
+    for _ in 0..2 {
+        all.assign("p", "a", &memory(9), Use::Lasting, Hint::ANY).unwrap();
+        assert!(all.assign("p", "b", &memory(1), Use::Lasting, Hint::ANY).is_err());
+        assert!(all.put_back("p", &before) && !all.put_back("p", &before));
+        assert_eq!((all.of("p", "a"), all.of("p", "i").map(|blocks| blocks[0].bytes)), (None, Some(9 * GIB)));
+        assert_eq!(*all.nodes(), nodes);
+    }
+    assert!(all.put_back("p", &PodMemory::default()));
+    assert_eq!(free(&all), [9]);
 }

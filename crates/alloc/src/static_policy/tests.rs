@@ -198,16 +198,33 @@ fn c30_a_pod_whose_containers_leave_nothing_to_share() {
     assert_eq!(cpus.assign_pool("q", 3, &[part("a", 2), part("b", 1)], None), Ok(true), "nobody shares");
 }
 
-/// C31: what the pod has is free again only when the last of its containers has gone.
+/// C31: what the pod has is free again only when all of its containers have gone.
 #[test]
-fn c31_a_pool_goes_with_the_last_container() {
+fn c31_a_pool_goes_with_the_pod() {
     let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
     let whole = cpus.shared().clone();
     cpus.assign_pool("p", 3, &[part("a", 1), part("c", 0)], None).unwrap();
-    cpus.take_back("p", &["a".to_owned()]);
     assert_eq!((cpus.pool("p").map(CpuSet::len), cpus.shared().len()), (Some(3), whole.len() - 3));
-    cpus.take_back("p", &["c".to_owned()]);
+    assert!(cpus.release("p"));
     assert_eq!((cpus.pool("p"), cpus.shared()), (None, &whole));
+}
+
+/// What init containers leave to those after them is there again with the rest of what the pod held.
+#[test]
+fn what_was_given_since_is_taken_back_and_no_more() {
+    let mut cpus = Static::new(two_sockets(), set("0"), Options::default());
+    let all = &cpus.allocatable();
+    cpus.assign("p", "i", all.len(), Use::Passing, None).unwrap();
+    let before = cpus.held("p");
+    for _ in 0..2 {
+        let given = cpus.assign("p", "a", all.len(), Use::Lasting, None).unwrap();
+        assert_eq!(&given, all);
+        assert!(cpus.assign("p", "b", 1, Use::Lasting, None).is_err());
+        assert!(cpus.put_back("p", &before) && !cpus.put_back("p", &before));
+        assert_eq!((cpus.of("p", "a"), cpus.of("p", "i")), (None, Some(all)));
+    }
+    assert!(cpus.put_back("p", &PodCpus::default()));
+    assert_eq!(cpus.shared(), &cpus.machine().all());
 }
 
 proptest! {
