@@ -188,4 +188,17 @@ mod tests {
             assert_eq!(short.count(), 0, "{lengths:?}");
         }
     }
+
+    /// Whoever is in the middle of a part that goes away can be told its end if that is short, and keeps nothing of one that is long.
+    #[test]
+    fn the_end_of_a_part_is_kept_if_it_is_short() {
+        for (length, kept) in [(PIECE + KEPT_OF_PART, KEPT_OF_PART), (PIECE + KEPT_OF_PART + 1, 0)] {
+            let body = Bytes::from(vec![1; length]);
+            let mut cursor = Cursor::default();
+            let piece = cursor.fill(|at, _| Ok((at == 0).then(|| body.clone()))).unwrap();
+            assert_eq!(piece.len(), PIECE);
+            let rest: usize = std::iter::from_fn(|| cursor.rest()).map(|piece| piece.len()).sum();
+            assert_eq!(rest, kept, "{length}");
+        }
+    }
 }
