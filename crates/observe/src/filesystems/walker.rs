@@ -107,11 +107,14 @@ impl Walked {
     /// A pod's volumes have all been looked at.
     fn done(&mut self, uid: &PodUid, volumes: Arc<[VolumeReading]>, took: Took, period: Duration) {
         self.busy.remove(uid);
-        if self.told.remove(uid) {
+        // The time for which nothing answered cost nothing, and what answers again is to be seen soon.
+        let rest = if self.told.remove(uid) {
             info!(pod.uid = %uid, "the pod's volumes answer again");
-        }
+            period
+        } else {
+            period.max(took.wall * REST_FACTOR).saturating_sub(took.wall)
+        };
         self.found.insert(uid.clone(), volumes);
-        let rest = period.max(took.wall * REST_FACTOR).saturating_sub(took.wall);
         self.next.insert(uid.clone(), Instant::now() + rest);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.cost.micros = self.cost.micros.saturating_add(micros(took.wall));
@@ -255,9 +258,12 @@ mod tests {
             assert!(walked.is_busy(uid, &name, Instant::now()));
         }
         assert_eq!(walked.told, [uids[2].clone()].into(), "only the one is told of");
-        // It answers again.
+        // It answers again, and does not rest for the time that it hung.
         entries[2].fetch_add(1, Ordering::Relaxed);
         assert_eq!(walked.hanging_and_slow(Instant::now()), (0, 3));
+        walked.done(&uids[2], [].into(), took(40), PERIOD);
+        tokio::time::advance(PERIOD).await;
+        assert!(walked.is_due(&uids[2], Instant::now()));
     }
 
     #[tokio::test]
