@@ -30,7 +30,7 @@ cargo xtask COMMAND
                   (--once: only until every pod has run)
   cluster [--try] etcd, API server, controllers, scheduler and mainstay as the node, until Ctrl-C
                   (--try: only until the example Deployment has run and Ctrl-C has ended it)
-  vm [--all] [--driver systemd|cgroupfs] [--steady] [--cpus N] [--name RUN] [FILE...] [-- TEST...]
+  vm [--all] [--driver systemd|cgroupfs] [--steady] [--name RUN] [FILE...] [-- TEST...]
                   the end-to-end tests in a small Debian machine with systemd and cgroup v2, in software
   fuzz [TARGET] [--seconds N]
                   hostile bytes for everything that reads bytes from outside (`fuzz --help` lists the targets)

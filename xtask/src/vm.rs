@@ -95,8 +95,6 @@ pub(crate) struct Wish {
     driver: Option<String>,
     /// One CPU whose clock counts its own instructions.
     steady: bool,
-    /// How many CPUs it has, if not as usual.
-    cpus: Option<u32>,
     /// Another run's name, so that two can be made at once.
     name: Option<String>,
     files: Vec<String>,
@@ -124,10 +122,6 @@ impl Wish {
                     other => bail!("--driver is systemd or cgroupfs, not {}", other.unwrap_or("nothing")),
                 },
                 "--steady" => wish.steady = true,
-                "--cpus" => match words.next().map(|word| word.parse()) {
-                    Some(Ok(count @ 1..=8)) => wish.cpus = Some(count),
-                    _ => bail!("--cpus takes a number from 1 to 8"),
-                },
                 "--name" => match words.next().copied() {
                     Some(name) if !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric()) => {
                         wish.name = Some(name.to_owned());
@@ -203,7 +197,7 @@ pub(crate) fn run(wish: &Wish, tally: &mut Tally) -> Result<()> {
     fs::remove_dir_all(&log).ok();
     fs::create_dir_all(&log).with_context(|| format!("cannot make {}", log.display()))?;
     let deadline = if wish.all { DEADLINE_OF_ALL } else { DEADLINE };
-    let machine = Machine::start(&disks, &log, wish.steady, wish.cpus)?;
+    let machine = Machine::start(&disks, &log, wish.steady)?;
     let report = watch(machine, &log, plan, deadline, tally)?;
     print!("{}", report.table());
     println!("the test machine took {:.0} s", start.elapsed().as_secs_f32());
@@ -309,25 +303,23 @@ fn watch(
 struct Machine(Child);
 
 impl Machine {
-    fn start(disks: &Disks, log: &Path, steady: bool, cpus: Option<u32>) -> Result<Self> {
+    fn start(disks: &Disks, log: &Path, steady: bool) -> Result<Self> {
         let drive = |path: &Path, more: &str| {
             format!("file={},format=raw,if=none,cache=unsafe,aio=threads,{more}", path.display())
         };
         let kernel = KERNEL_ARGUMENTS.join(" ");
         // A steady machine's clock counts what its CPU has done (a nanosecond an instruction): however little of a busy host it gets,
-        // no deadline in it comes sooner. Two CPUs that take turns would wait for one another most of the time, so it has one unless it is
-        // told otherwise.
-        let (emulation, usual): (&[&str], u32) = if steady {
-            (&["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off"], 1)
+        // no deadline in it comes sooner. It has one, because a second does not start under that clock.
+        let emulation: &[&str] = if steady {
+            &["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off", "-smp", "1"]
         } else {
-            (&["-accel", "tcg,thread=multi,tb-size=1024"], 2)
+            &["-accel", "tcg,thread=multi,tb-size=1024", "-smp", "2"]
         };
         // Should this process be killed, the machine must not stay.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-machine", "q35"])
             .args(emulation)
-            .args(["-smp", &cpus.unwrap_or(usual).to_string()])
             // Five-level page tables only make every emulated look-up longer; instructions that copy strings go byte by byte.
             .args(["-cpu", "max,la57=off,erms=off,fsrm=off", "-m"])
             .arg(format!("{MEMORY_MIB}M"))
@@ -413,11 +405,11 @@ mod tests {
         assert!(
             wish.plan(&["containers".to_owned()]).unwrap_err().to_string().contains("there are containers")
         );
-        assert!(Wish::parse(&["--name", "../up"]).is_err() && Wish::parse(&["--cpus", "0"]).is_err());
-        let wish = Wish::parse(&["--steady", "--cpus", "4", "--name", "two", "logs"]).unwrap();
+        assert!(Wish::parse(&["--name", "../up"]).is_err());
+        let wish = Wish::parse(&["--steady", "--name", "two", "logs"]).unwrap();
         assert_eq!(
-            (wish.steady, wish.cpus, wish.name.as_deref(), wish.files.as_slice()),
-            (true, Some(4), Some("two"), &["logs".to_owned()][..])
+            (wish.steady, wish.name.as_deref(), wish.files.as_slice()),
+            (true, Some("two"), &["logs".to_owned()][..])
         );
         let wish = Wish::parse(&["logs", "--", "--exact", "a_test"]).unwrap();
         assert_eq!(wish.arguments, ["--exact", "a_test"]);

@@ -294,7 +294,7 @@ mod tests {
         fs::write(&token, "first").unwrap();
         let path = kubeconfig(dir.path(), "http://127.0.0.1:1", "", "tokenFile: token");
         let tasks = TaskGroup::new();
-        let credentials = Credentials::open(path, &tasks).unwrap();
+        let credentials = Credentials::open(path, Arc::default(), &tasks).unwrap();
         fs::remove_file(&token).unwrap();
         assert!(Command::new("mkfifo").arg(&token).status().unwrap().success());
         credentials.look().await;
