@@ -45,8 +45,8 @@ fn grant(cluster: &ControlPlane, name: &str, rules: &Value, subjects: &Value) {
 fn judged(cluster: &ControlPlane, builder: NodeBuilder) -> (Node, String, Http) {
     let kubeconfig = cluster.node_kubeconfig("node").unwrap();
     let node = builder
-        // A grant that comes later is seen soon.
-        .config("authorization: {webhook: {cacheUnauthorizedTTL: 1s}}")
+        // A grant that comes later is seen soon, and there is a door on every path.
+        .config("{authorization: {webhook: {cacheUnauthorizedTTL: 1s}}, featureGates: {KubeletAllocatedPodsEndpoint: true}}")
         .args([format!("--kubeconfig={}", kubeconfig.display())])
         .start()
         .unwrap();
