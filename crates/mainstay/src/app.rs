@@ -660,12 +660,12 @@ fn tell_of_swapped_volumes(swap_bytes: i64, events: &EventSink) {
     events.send(Event { target, kind, reason, message: message.to_owned(), time: Timestamp::now() });
 }
 
-/// After a burst of pods, what is free in the heap goes back to the system; and every so often what is mapped of the program, of which
-/// only what is needed comes back.
+/// After a burst of pods, what is free in the heap goes back to the system; and every so often what readings and lists have needed of
+/// it since, and what is mapped of the program, of which only what is needed comes back.
 fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, tasks: &TaskGroup) {
     const QUIET: Duration = Duration::from_secs(5);
     /// What is needed comes back by some hundred page faults, a millisecond in all.
-    const CODE_PERIOD: Duration = Duration::from_secs(30);
+    const PERIOD: Duration = Duration::from_secs(30);
     let shutdown: Shutdown = tasks.shutdown();
     tasks.spawn("memory", async move {
         let heap = async {
@@ -679,13 +679,17 @@ fn release_memory_when_quiet(mut snapshots: mainstay_snapshot::SnapshotReader, t
                 tokio::task::spawn_blocking(mainstay_host::release_free_memory).await.ok();
             }
         };
-        let code = async {
+        let regularly = async {
             loop {
-                tokio::time::sleep(CODE_PERIOD).await;
-                tokio::task::spawn_blocking(mainstay_host::release_program_pages).await.ok();
+                tokio::time::sleep(PERIOD).await;
+                let both = || {
+                    mainstay_host::release_free_memory();
+                    mainstay_host::release_program_pages();
+                };
+                tokio::task::spawn_blocking(both).await.ok();
             }
         };
-        shutdown.run_until_signalled(async { tokio::join!(heap, code) }).await;
+        shutdown.run_until_signalled(async { tokio::join!(heap, regularly) }).await;
     });
 }
 

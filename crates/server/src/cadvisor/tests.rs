@@ -77,7 +77,8 @@ fn source(names: &[&str]) -> Source {
 }
 
 fn text(source: &Source) -> String {
-    let mut work = Writer::new(source);
+    let mut words = String::new();
+    let mut work = Writer::new(source, &mut words);
     let mut text = String::new();
     while let Some(piece) = work.next() {
         text.push_str(std::str::from_utf8(&piece).unwrap());
@@ -233,7 +234,8 @@ fn pieces_make_the_same_text() {
             PodSamples { cgroup: path, containers: Vec::new(), sandbox: Some(sandbox), ..(*pod).clone() };
         samples.pods.insert(PodUid::from(format!("{i}").as_str()), Arc::new(pod));
     }
-    let mut work = Writer::new(&many);
+    let mut words = String::new();
+    let mut work = Writer::new(&many, &mut words);
     let pieces: Vec<Bytes> = std::iter::from_fn(|| work.next()).collect();
     assert!(pieces.len() > 10, "{}", pieces.len());
     assert!(pieces.iter().all(|piece| piece.len() < 4 * PIECE));
