@@ -113,7 +113,7 @@ pub struct MemorySample {
     pub high_events: u64,
     /// How often it reached `memory.max`.
     pub max_events: u64,
-    /// Processes of this very cgroup that were killed for want of memory.
+    /// How often processes of this very cgroup were killed for want of memory; those that were killed together count once where the kernel says so.
     pub oom_kills: u64,
     /// Those below it, too, also of cgroups that have gone since. cgroup v1 counts each cgroup for itself: there it is the same number.
     pub oom_kills_in_all: u64,
