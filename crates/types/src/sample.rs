@@ -268,7 +268,7 @@ pub struct Samples {
     pub slices: Vec<SliceSample>,
     /// The image of which sandboxes are made; empty until the runtime has told.
     pub sandbox_image: Arc<str>,
-    /// Names of block devices by their numbers, of those that were seen in a reading.
+    /// Names of block devices by their numbers, of those that are in this reading and have one.
     pub disks: Arc<HashMap<(u32, u32), Arc<str>>>,
     /// Pods that have been read, by UID.
     pub pods: HashMap<PodUid, Arc<PodSamples>>,
@@ -326,6 +326,8 @@ pub struct SampleCost {
     pub cgroups: u32,
     /// Cgroups that could not be read, other than those that had gone.
     pub failed: u32,
+    /// Places whose reading does not end; they are left out until it does.
+    pub hanging: u32,
     /// Files and directories that were to be opened for it.
     pub opens: u64,
     /// Pieces of files that were read for it.
