@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use mainstay_testkit::{Containerd, Flavor, Http, Node, wait_until, workspace_root};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::seen::{manifest, shell};
 
@@ -26,6 +26,9 @@ pub const ROUNDS: Duration = Duration::from_secs(240);
 /// Every endpoint whose families are compared.
 pub const ENDPOINTS: [&str; 5] =
     ["/metrics/cadvisor", "/metrics/resource", "/metrics", "/metrics/probes", "/metrics/slis"];
+
+/// Those of them whose values are compared.
+pub const VALUES: [&str; 3] = ["/metrics/cadvisor", "/metrics/resource", "/metrics/probes"];
 
 /// What a family looks like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +108,28 @@ fn label_names(labels: &str) -> Vec<&str> {
 const WORK: &str = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; head -c 16777216 /dev/zero > /dev/shm/held; \
     head -c 8000000 /dev/zero > /written; sync; trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 
+/// What each probe of the workload shows.
+const PROBES: [(&str, &str, &str); 5] = [
+    ("limited", "Startup", "successful"),
+    ("limited", "Liveness", "successful"),
+    ("limited", "Readiness", "successful"),
+    ("free", "Liveness", "successful"),
+    ("free", "Readiness", "failed"),
+];
+
+/// Probes that begin no process in a container and send nothing through its network, so that what they cost is in nobody's numbers: the node's
+/// own port answers, and another refuses. Only readiness fails, which starts nothing again.
+fn add_probes(limited: &mut Value, free: &mut Value, node: &Node) {
+    let ask = |port: u16| json!({"tcpSocket": {"host": node.read_only().ip().to_string(), "port": port}, "periodSeconds": 2, "timeoutSeconds": 20});
+    let (answers, refuses) = (ask(node.read_only().port()), ask(1));
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        limited[probe] = answers.clone();
+    }
+    limited["startupProbe"]["failureThreshold"] = json!(100);
+    free["livenessProbe"] = answers;
+    free["readinessProbe"] = refuses;
+}
+
 /// Both agents, each on a runtime of its own with the same pod.
 #[derive(Debug)]
 pub struct Both {
@@ -131,12 +156,14 @@ impl Both {
         let mut limited = shell("limited", WORK);
         limited["resources"] = json!({"limits": {"memory": "64Mi", "cpu": "500m"}, "requests": {"memory": "32Mi", "cpu": "250m"}});
         limited["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
-        let spec = json!({
-            "containers": [limited, shell("free", WORK)],
-            "volumes": [{"name": "scratch", "emptyDir": {}}],
-        });
         for node in [&ours, &theirs] {
-            node.write_manifest("pod.yaml", &manifest("pod", spec.clone()))?;
+            let [mut limited, mut free] = [limited.clone(), shell("free", WORK)];
+            add_probes(&mut limited, &mut free, node);
+            let spec = json!({
+                "containers": [limited, free],
+                "volumes": [{"name": "scratch", "emptyDir": {}}],
+            });
+            node.write_manifest("pod.yaml", &manifest("pod", spec))?;
         }
         let both = Self { ours, theirs, documented, _runtimes: runtimes };
         for node in [&both.ours, &both.theirs] {
@@ -144,6 +171,16 @@ impl Both {
                 let text = get(node, "/metrics/cadvisor").map_err(|error| format!("{error:#}"))?;
                 let is_there = text.contains("container_cpu_cfs_periods_total{container=\"limited\"")
                     && text.contains(&format!("pod-{}", node.name()));
+                if is_there { Ok(()) } else { Err(text) }
+            })?;
+            wait_until(ROUNDS, "an answer of each probe", || {
+                let text = get(node, "/metrics/probes").map_err(|error| format!("{error:#}"))?;
+                let is_there = PROBES.iter().all(|(container, kind, result)| {
+                    text.lines().any(|line| {
+                        line.starts_with(&format!("prober_probe_total{{container=\"{container}\""))
+                            && line.contains(&format!("probe_type=\"{kind}\",result=\"{result}\""))
+                    })
+                });
                 if is_there { Ok(()) } else { Err(text) }
             })?;
         }
@@ -160,7 +197,7 @@ impl Both {
         Ok(differences(path, &ours, &theirs, &self.documented))
     }
 
-    /// What of the values of pods and their containers differs, on an endpoint of cgroups' numbers, and is not named in `docs/metrics.md`.
+    /// What of the values of pods and their containers differs, on an endpoint of cgroups' numbers or of probes, and is not named in `docs/metrics.md`.
     ///
     /// # Errors
     /// When an answer cannot be had or read.
@@ -259,7 +296,7 @@ impl Both {
                     Some(_) => None,
                 };
             }
-            if path == "/metrics/cadvisor" || path == "/metrics/resource" {
+            if VALUES.contains(&path) {
                 for difference in self.compare_values(path)? {
                     writeln!(out, "  ~ {difference}").ok();
                 }

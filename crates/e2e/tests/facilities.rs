@@ -186,6 +186,21 @@ fn huge_pages_are_counted_limited_and_given_back() {
     let log = world.logged("p", "c", "refused=third").unwrap();
     assert!(log.contains("had=two"), "{log}");
     assert_eq!(number("free_hugepages"), free - 2);
+    // What a cgroup has of them is looked at once a minute.
+    wait_until(4 * SOON, "the pages in the container's numbers", || {
+        let text = world.node.get("/metrics/cadvisor").map_err(|error| format!("{error:#}"))?;
+        let of = |family: &str| -> Result<f64, String> {
+            let is_it = |line: &&str| {
+                line.starts_with(&format!("{family}{{container=\"c\",")) && line.contains("pagesize=\"2MB\"")
+            };
+            let line = text.lines().find(is_it).ok_or_else(|| format!("no {family}"))?;
+            let value = line.rsplit(' ').nth(1).and_then(|word| word.parse().ok());
+            value.ok_or_else(|| line.to_owned())
+        };
+        let found = (of("container_hugetlb_usage_bytes")?, of("container_hugetlb_failcnt")?);
+        if found.0 == 4_194_304.0 && found.1 >= 1.0 { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .unwrap();
     let volume = world.volume(&seen, "empty-dir", "v").display().to_string();
     assert!(world.mounts_of(seen.uid()).unwrap().contains(&(volume, "hugetlbfs".to_owned())));
     // More than there are: refused, and nobody else is the worse for it.

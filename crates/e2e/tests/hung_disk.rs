@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mainstay_e2e::seen::{OBEDIENT, manifest, pods, shell};
+use mainstay_e2e::seen::{OBEDIENT, manifest, pod, pods, shell};
 use mainstay_testkit::{Containerd, Flavor, HungFilesystem, Node, own_mounts, wait_until};
 use serde_json::{Value, json};
 
@@ -82,6 +82,47 @@ fn a_volume_that_never_answers_holds_up_nobody_else() -> Result<()> {
     })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     ensure!(!mounts.contains(&path.display().to_string()), "it is still mounted");
+    Ok(())
+}
+
+/// A file system that a container has mounted in its own volume, and that never answers: it keeps nobody from measuring the pod that has it, nor
+/// from heeding its limits, and nobody asks it anything.
+#[test]
+fn what_is_mounted_in_a_volume_hides_nothing_from_its_limit() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let node = Node::builder().containerd(&containerd).config("volumeStatsAggPeriod: 1s").start()?;
+    let script = "trap 'exit 0' TERM; while ! [ -e /scratch/go ]; do sleep 1; done; dd if=/dev/zero of=/scratch/more bs=1M count=8; sleep 1000000 & wait";
+    let mut main = shell("main", script);
+    main["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    let volume = json!({"name": "scratch", "emptyDir": {"sizeLimit": "4Mi"}});
+    node.write_manifest(
+        "greedy.yaml",
+        &manifest("greedy", json!({"containers": [main], "volumes": [volume]})),
+    )?;
+    wait_until(ROUNDS, "the volume in the summary", || scratch(&node, "greedy").map(drop))?;
+    let pods = pods(&node)?;
+    let uid = pods.iter().find(|pod| pod.name() == "greedy").context("no pod")?.uid().to_owned();
+    let volume = node.root().join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/scratch");
+    let inside = volume.join("inside");
+    std::fs::create_dir(&inside)?;
+    let hung = HungFilesystem::mount(&inside)?;
+    std::fs::write(volume.join("go"), "")?;
+    wait_until(ROUNDS, "the volume to grow", || {
+        let told = scratch(&node, "greedy");
+        let status = pod(&node, "greedy").map_err(|error| format!("{error:#}"))?;
+        // It may be measured and put out before anybody has seen it in the summary.
+        let is_out = status.phase() == "Failed";
+        let used = told.as_ref().ok().and_then(|volume| volume["usedBytes"].as_u64()).unwrap_or(0);
+        if is_out || used >= 8 * MIB { Ok(()) } else { Err(format!("{told:?}")) }
+    })?;
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\". ";
+    wait_until(ROUNDS, "its pod to be put out", || {
+        let pod = pod(&node, "greedy").map_err(|error| format!("{error:#}"))?;
+        let status = &pod.0["status"];
+        let is_so = status["reason"] == "Evicted" && status["message"] == message;
+        if is_so { Ok(()) } else { Err(status.to_string()) }
+    })?;
+    ensure!(hung.unanswered() == 0, "{} questions were asked", hung.unanswered());
     Ok(())
 }
 

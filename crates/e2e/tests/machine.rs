@@ -1,8 +1,13 @@
 //! What the machine itself has, and what pods get of it: swap, pressure, AppArmor, every capability, memory protection. What
 //! it lacks is looked at as well: each test says what must be so in either case. The test machine (`cargo xtask vm`) has all.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use k8s_openapi::jiff::Timestamp;
 use mainstay_e2e::{CgroupFiles, PodSeen, SOON, World, idle, member::Member, sh, whole_machine, with};
 use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
@@ -119,10 +124,85 @@ fn limited_swap_is_refused_where_swap_cannot_be_limited_by_itself() {
     assert_eq!(node.log().contains("LimitedSwap but it is only supported with cgroupv2"), !is_v2());
 }
 
+/// What the kernel counts of waiting for a CPU: of some process and of all, in seconds.
+fn waited(cgroup: &CgroupFiles) -> [f64; 2] {
+    let text = read(cgroup, "cpu.pressure").unwrap();
+    ["some", "full"].map(|kind| {
+        let line = text.lines().find(|line| line.starts_with(kind)).unwrap();
+        line.rsplit_once("total=").unwrap().1.parse::<f64>().unwrap() / 1e6
+    })
+}
+
+/// Both answers about the time spent waiting for a CPU, between what the kernel says before their readings and afterwards.
+fn waiting_is_told(world: &World, seen: &PodSeen) {
+    let pod = pod_cgroup(world, seen);
+    let container = pod.container(seen.id("c"));
+    let name = world.full_name("p");
+    wait_until(SOON, "some waiting", || {
+        let found = waited(&container);
+        if found.iter().all(|seconds| *seconds > 0.5) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .unwrap();
+    let now = || i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let between = |what: &str, before: [f64; 2], told: [f64; 2], after: [f64; 2]| {
+        for ((before, told), after) in before.into_iter().zip(told).zip(after) {
+            let is_between = before - 1e-5 <= told && told <= after + 1e-5;
+            assert!(is_between && told > 0.5, "{what}: {told} is told between {before} and {after}");
+        }
+    };
+    for (what, cgroup, labels) in [("container", &container, "c"), ("pod", &pod, "")] {
+        let (begun, before) = (now(), waited(cgroup));
+        let told = wait_until(SOON, "a reading of these seconds", || {
+            let text = world.node.get("/metrics/cadvisor").map_err(|error| format!("{error:#}"))?;
+            let of = |kind: &str| {
+                let family = format!("container_pressure_cpu_{kind}_seconds_total");
+                // The sandbox has a name, and the pod's own cgroup has none.
+                let is_it = |line: &&str| {
+                    line.starts_with(&format!("{family}{{container=\"{labels}\","))
+                        && line.contains(&format!("pod=\"{name}\""))
+                        && line.contains("name=\"\"") == labels.is_empty()
+                };
+                let line = text.lines().find(is_it).ok_or_else(|| format!("no {family} of the {what}"))?;
+                let mut words = line.rsplit(' ');
+                let at: i64 = words.next().unwrap_or_default().parse().map_err(|_| line.to_owned())?;
+                let value: f64 = words.next().unwrap_or_default().parse().map_err(|_| line.to_owned())?;
+                if at > begun { Ok(value) } else { Err(format!("{line} is from before {begun}")) }
+            };
+            Ok([of("waiting")?, of("stalled")?])
+        })
+        .unwrap();
+        between(what, before, told, waited(cgroup));
+
+        let (begun, before) = (now(), waited(cgroup));
+        let told = wait_until(SOON, "a summary of these seconds", || {
+            let text = world.node.get("/stats/summary").map_err(|error| format!("{error:#}"))?;
+            let summary: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+            let found = pods.iter().find(|it| it["podRef"]["name"] == *name).ok_or("no such pod")?;
+            let of = if labels.is_empty() { found } else { &found["containers"][0] };
+            let at: Timestamp =
+                of["cpu"]["time"].as_str().unwrap_or_default().parse().map_err(|_| of.to_string())?;
+            let total = |kind: &str| of["cpu"]["psi"][kind]["total"].as_f64().map(|nanos| nanos / 1e9);
+            let told = total("some").zip(total("full")).ok_or_else(|| of.to_string())?;
+            // The time is in whole seconds: what it says is at least that late.
+            if at.as_millisecond() > begun {
+                Ok([told.0, told.1])
+            } else {
+                Err(format!("{at} is from before"))
+            }
+        })
+        .unwrap();
+        between(what, before, told, waited(cgroup));
+    }
+}
+
 #[test]
 fn pressure_is_there_for_each_pod_where_the_kernel_measures_it() {
     let world = World::start(Flavor::Debian16).unwrap();
-    world.put("p", one(memory("32Mi", "64Mi"))).unwrap();
+    // More who want to run than may: one of them always waits, and when their share is used up all do.
+    let script = "trap 'exit 0' TERM; for i in 1 2 3; do while :; do :; done & done; wait";
+    let resources = json!({ "requests": { "cpu": "50m", "memory": "32Mi" }, "limits": { "cpu": "200m", "memory": "64Mi" } });
+    world.put("p", one(with(sh("c", script), json!({ "resources": resources })))).unwrap();
     let seen = world.running("p").unwrap();
     let measured = is_v2() && fs::read_to_string("/proc/pressure/memory").is_ok();
     assert!(measured || !whole_machine(), "the test machine measures pressure");
@@ -132,6 +212,18 @@ fn pressure_is_there_for_each_pod_where_the_kernel_measures_it() {
         assert_eq!(text.is_some(), measured, "{file}: {text:?}");
         assert!(text.is_none_or(|text| text.starts_with("some avg10=")), "{file}");
     }
+    if measured {
+        waiting_is_told(&world, &seen);
+        return;
+    }
+    wait_until(SOON, "the pod's numbers, and none of what was not measured", || {
+        let [metrics, summary] = ["/metrics/cadvisor", "/stats/summary"].map(|path| world.node.get(path));
+        let (metrics, summary) = (metrics.map_err(|e| e.to_string())?, summary.map_err(|e| e.to_string())?);
+        let is_there = metrics.contains("container_cpu_usage_seconds_total{container=\"c\",");
+        let is_told = metrics.contains("container_pressure_") || summary.contains("\"psi\"");
+        if is_there && !is_told { Ok(()) } else { Err(format!("{metrics}\n{summary}")) }
+    })
+    .unwrap();
 }
 
 #[test]

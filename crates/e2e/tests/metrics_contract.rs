@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
-use mainstay_e2e::compare::{Both, ENDPOINTS, ROUNDS, families, get};
+use anyhow::{Result, ensure};
+use mainstay_e2e::compare::{Both, ENDPOINTS, ROUNDS, VALUES, families, get};
 use mainstay_testkit::wait_until;
 use serde_json::Value;
 
@@ -32,11 +32,17 @@ fn the_same_families_as_upstream() -> Result<()> {
             if differences.is_empty() { Ok(()) } else { Err(format!("{path}: {}", differences.join("\n"))) }
         })?;
     }
-    for path in ["/metrics/cadvisor", "/metrics/resource"] {
+    for path in VALUES {
         wait_until(ROUNDS, "the same values of each container", || {
             let differences = both.compare_values(path).map_err(|error| format!("{error:#}"))?;
             if differences.is_empty() { Ok(()) } else { Err(format!("{path}: {}", differences.join("\n"))) }
         })?;
+    }
+    for family in ["prober_probe_duration_seconds", "prober_probe_total"] {
+        ensure!(
+            families(&get(&both.theirs, "/metrics/probes")?)?.contains_key(family),
+            "{family} was compared with nothing"
+        );
     }
     // The next look at the disks is soon where somebody asks for what it finds.
     wait_until(ROUNDS, "a summary", || {

@@ -46,6 +46,16 @@ fn counted(world: &World, pod: &str, container: &str, kind: &str, result: &str) 
         .map_or(0, |(_, number)| number.parse().unwrap())
 }
 
+/// How many answers of a pod's container have a duration.
+fn timed(world: &World, pod: &str, container: &str, kind: &str) -> u64 {
+    let text = world.node.get("/metrics/probes").unwrap();
+    let start = format!(
+        "prober_probe_duration_seconds_count{{container=\"{container}\",namespace=\"default\",pod=\"{}\",probe_type=\"{kind}\"}} ",
+        world.full_name(pod)
+    );
+    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |number| number.parse().unwrap())
+}
+
 #[test]
 fn commands_have_their_variables_and_one_that_never_ends_has_failed() {
     // So much beyond the probe's own limit the runtime is waited for.
@@ -108,6 +118,13 @@ fn every_kind_of_probe_asks_in_every_way() {
             })
             .unwrap();
             assert_eq!(counted(&world, name, "c", "Startup", "successful"), 1, "{name}: it came up once");
+            for kind in ["Startup", "Liveness", "Readiness"] {
+                let counted = counted(&world, name, "c", kind, "successful");
+                assert!(
+                    timed(&world, name, "c", kind) >= counted,
+                    "{name}: each {kind} success has a duration"
+                );
+            }
             assert_eq!(seen.restarts("c"), 0, "{name}");
         }
         world.take_away("http").unwrap();
@@ -178,6 +195,8 @@ fn failures_are_told_in_upstreams_words_and_only_keep_work_away() {
         !text.contains("duration_seconds_count{container=\"c\",namespace=\"default\",pod=\"tcp-node\""),
         "a failure has no duration"
     );
+    assert!(timed(&world, "well", "c", "Readiness") >= before + 10, "{text}");
+    assert_eq!(timed(&world, "tcp", "c", "Readiness"), 0);
     assert!(text.contains("# TYPE prober_probe_total counter"), "{text}");
 }
 

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mainstay_e2e::seen::{gone, manifest, running, shell};
+use mainstay_e2e::seen::{gone, manifest, running, shell, wait_pod};
 use mainstay_testkit::{Containerd, Flavor, Node, wait_until};
 use serde_json::{Value, json};
 
 /// Longer than two rounds of reading on a slow machine.
 const TWO_ROUNDS: Duration = Duration::from_secs(180);
+
+/// Well below what lies between two rounds.
+const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// One sample of `/metrics/resource`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +48,7 @@ fn resources(flavor: Flavor) -> Result<()> {
     let node = Node::builder().containerd(&containerd).start()?;
     // One that spins, one that holds memory, one that does nothing, and one that has ended.
     let spec = json!({
+        "restartPolicy": "Never",
         "initContainers": [shell("done", "exit 0")],
         "containers": [
             shell("spins", "trap 'exit 0' TERM; while :; do :; done"),
@@ -91,6 +95,20 @@ fn resources(flavor: Flavor) -> Result<()> {
     })?;
 
     in_cadvisors_words(&node, &format!("busy-{}", node.name()), pod.uid())?;
+
+    // A container's series end with it: nobody waits for the next round to come.
+    let id = pod.container_id("spins").trim_start_matches("containerd://");
+    containerd.crictl(&["stop", "--timeout", "1", id])?;
+    wait_pod(&node, "busy", "without the one that was stopped", |pod| {
+        pod.container("spins")["state"]["terminated"].is_object()
+    })?;
+    for path in ["/metrics/resource", "/metrics/cadvisor"] {
+        wait_until(AT_ONCE, &format!("{path} without what has ended"), || {
+            let text = node.get(path).map_err(|error| format!("{error:#}"))?;
+            let is_there = |name: &str| text.contains(&format!("container=\"{name}\""));
+            if is_there("holds") && !is_there("spins") { Ok(()) } else { Err(text) }
+        })?;
+    }
 
     node.remove_manifest("busy.yaml")?;
     gone(&containerd, &node, pod.uid())?;

@@ -14,8 +14,9 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, Stat},
+    fs::{AtFlags, CWD, Dir, DirEntry, FileType, Mode, OFlags, ResolveFlags, StatxFlags, makedev},
     io::Errno,
+    path::Arg,
 };
 
 /// Files with several names are counted once; of more than this many, each name of the rest counts for its share.
@@ -44,8 +45,8 @@ impl DiskUsage {
     /// It takes little memory, whatever the tree is like: directories are read one below the other, and only where they
     /// lie very deep are siblings remembered, up to a bound; beyond it the answer is `partial`.
     ///
-    /// Symbolic links count as what they are and are never followed, and what is mounted in the tree does not count. The
-    /// tree may change meanwhile, and may be as deep as it likes.
+    /// Symbolic links count as what they are and are never followed, and what is mounted in the tree does not count and is not
+    /// asked anything, so that one that hangs there holds up nobody. The tree may change meanwhile, and may be as deep as it likes.
     ///
     /// # Errors
     /// When the tree itself cannot be looked at; what cannot be looked at inside makes the answer `partial`.
@@ -70,25 +71,74 @@ impl DiskUsage {
     }
 
     fn measure(path: &Path, most_bytes: u64, entries: &AtomicU64) -> io::Result<Self> {
-        let metadata = match rustix::fs::lstat(path) {
-            Ok(stat) => stat,
+        let metadata = match Entry::at(CWD, path) {
+            Ok(entry) => entry,
             Err(Errno::NOENT) => return Ok(Self::default()),
             Err(errno) => return Err(errno.into()),
         };
         let mut walk = Walk {
             usage: Self::default(),
             most_bytes,
-            device: metadata.st_dev,
+            device: metadata.device,
             linked: HashSet::new(),
             entries,
         };
         walk.count(&metadata);
-        if FileType::from_raw_mode(metadata.st_mode) == FileType::Directory {
+        if metadata.is_directory {
             let top = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
             walk.run(top);
             walk.usage.partial |= walk.is_over();
         }
         Ok(walk.usage)
+    }
+}
+
+/// The device of the file system that a path leads to, without asking that file system: one that hangs holds up nobody who asks this.
+///
+/// # Errors
+/// When there is nothing at the path.
+pub fn device_of(path: &Path) -> io::Result<u64> {
+    Ok(Entry::at(CWD, path)?.device)
+}
+
+/// What is looked at of a file.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    device: u64,
+    inode: u64,
+    blocks: u64,
+    links: u64,
+    is_directory: bool,
+}
+
+impl Entry {
+    /// The kernel's own word where there is one: file systems of other machines and of programs are not asked whether it is still so. Those on
+    /// disks of this machine always say what is.
+    fn at(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<Self, Errno> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found =
+            rustix::fs::statx(directory, name, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
+        match found {
+            Ok(found) => Ok(Self {
+                device: makedev(found.stx_dev_major, found.stx_dev_minor),
+                inode: found.stx_ino,
+                blocks: found.stx_blocks,
+                links: u64::from(found.stx_nlink),
+                is_directory: FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory,
+            }),
+            // Some seccomp filters know no statx.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let found = rustix::fs::statat(directory, name, flags)?;
+                Ok(Self {
+                    device: found.st_dev,
+                    inode: found.st_ino,
+                    blocks: u64::try_from(found.st_blocks).unwrap_or(0),
+                    links: found.st_nlink,
+                    is_directory: FileType::from_raw_mode(found.st_mode) == FileType::Directory,
+                })
+            }
+            Err(errno) => Err(errno),
+        }
     }
 }
 
@@ -157,10 +207,10 @@ impl Walk<'_> {
         if name == c"." || name == c".." {
             return None;
         }
-        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if stat.st_dev != self.device => {}
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => return Some(name),
-            Ok(stat) => self.count(&stat),
+        match Entry::at(directory, name) {
+            Ok(entry) if entry.device != self.device => {}
+            Ok(entry) if entry.is_directory => return Some(name),
+            Ok(entry) => self.count(&entry),
             Err(Errno::NOENT) => {}
             Err(_) => self.usage.partial = true,
         }
@@ -235,24 +285,29 @@ impl Walk<'_> {
         if stat.st_dev != self.device {
             return Ok(None);
         }
-        self.count(&stat);
+        self.count(&Entry {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            blocks: u64::try_from(stat.st_blocks).unwrap_or(0),
+            links: stat.st_nlink,
+            is_directory: true,
+        });
         Ok(Some(directory))
     }
 
-    fn count(&mut self, stat: &Stat) {
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        if !is_directory && stat.st_nlink > 1 {
-            if self.linked.contains(&stat.st_ino) {
+    fn count(&mut self, entry: &Entry) {
+        let bytes = entry.blocks.saturating_mul(512);
+        if !entry.is_directory && entry.links > 1 {
+            if self.linked.contains(&entry.inode) {
                 return;
             }
             if self.linked.len() >= MAX_LINKED {
                 // All its names together are the whole of it; names outside of the tree are missing.
                 self.usage.partial = true;
-                self.usage.bytes = self.usage.bytes.saturating_add(bytes.div_ceil(stat.st_nlink));
+                self.usage.bytes = self.usage.bytes.saturating_add(bytes.div_ceil(entry.links));
                 return;
             }
-            self.linked.insert(stat.st_ino);
+            self.linked.insert(entry.inode);
         }
         self.usage.bytes = self.usage.bytes.saturating_add(bytes);
         self.usage.inodes += 1;

@@ -26,7 +26,7 @@ mod service_manager;
 mod spec;
 mod subordinate_ids;
 
-pub use disk_usage::DiskUsage;
+pub use disk_usage::{DiskUsage, device_of};
 pub use filesystem::FilesystemUsage;
 pub use kernel::{KERNEL_TUNABLES, KernelTunable, TunableState};
 pub use limits::raise_open_file_limit;

@@ -88,8 +88,9 @@ pub(crate) fn main(loaded: Loaded, mode: Mode) -> ExitCode {
     // Two workers are plenty for an agent that waits most of the time, and keep its memory small.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // More than what may hang on a disk (every `Lane` together): records are written here too. They come and go as needed.
-        .max_blocking_threads(32)
+        // More than what may hang on a disk or the kernel's files (every `Lane` together, and what is measured and read): records are
+        // written here too. They come and go as needed.
+        .max_blocking_threads(64)
         .thread_keep_alive(Duration::from_secs(2))
         .thread_name("mainstay")
         .enable_all()
@@ -423,7 +424,8 @@ async fn build(
         tasks,
     ));
     if config.local_storage_capacity_isolation {
-        let config = UsageConfig { cri: cri.clone(), root_dir: root.clone(), period: USAGE_PERIOD };
+        let (cri, root_dir, events) = (cri.clone(), root.clone(), events.clone());
+        let config = UsageConfig { cri, root_dir, period: USAGE_PERIOD, events };
         usage::start(config, outcomes.clone(), observed.clone(), usage_sender, tasks);
     }
     filesystems::start(

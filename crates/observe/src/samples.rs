@@ -3,13 +3,15 @@
 //! One task, `samples`, owned by the task group given to [`start`]. In: what the runtime shows, which says whose cgroup is
 //! whose; nothing is searched for. Out: a `watch` of readings. It decides nothing, and nobody waits for it.
 //!
-//! A container that has just come is read within a second rather than with the next round, so that it is soon seen.
+//! A container that has just come is read within a second rather than with the next round, so that it is soon seen; one that has ended is
+//! left out at once. A round that does not end is named in the log, and what it hangs at is left to it: another reader reads the rest.
 
+mod hanging;
 mod reader;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, ops::ControlFlow, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use mainstay_cgroup::{CgroupNames, CgroupPath, Cgroups};
 use mainstay_cri::Cri;
 use mainstay_sample::Budget;
@@ -17,18 +19,24 @@ use mainstay_task::TaskGroup;
 use mainstay_types::{ObservedState, Samples, SliceRole};
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
+    task::{JoinError, JoinHandle},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at},
 };
-use tracing::error;
+use tracing::{error, info, warn};
 
+use hanging::{Hanging, Place, Progress};
 pub(crate) use reader::thread_time;
-use reader::{Reader, Wanted};
+use reader::{Reader, Wanted, without_ended};
 
 /// A pod that has come is given this long to start its containers before it is read.
 const SOON: Duration = Duration::from_secs(1);
 /// Longest that the runtime may take to tell of a sandbox, and when it is asked again if it did not. No reading waits for it.
 const IMAGE_DEADLINE: Duration = Duration::from_secs(10);
 const IMAGE_AGAIN: Duration = Duration::from_secs(60);
+/// A round that is at the same place for a period hangs, and for no less than this.
+const SILENT: Duration = Duration::from_secs(1);
+/// So many rounds may hang, each with a thread of its own; with more nothing is read until one of them ends.
+const MOST_HANGING: usize = 3;
 
 /// What to read, and how often.
 #[derive(Clone, Debug)]
@@ -66,32 +74,40 @@ pub fn start(
     });
 }
 
-/// Reads with a reader that `make` makes; with another one when that has panicked.
+/// Reads with a reader that `make` makes; with another one when that has panicked or hangs.
 async fn run(
     make: impl Fn() -> Reader,
     (cri, period): (Cri, Duration),
     mut observed: watch::Receiver<Arc<ObservedState>>,
     sender: watch::Sender<Arc<Samples>>,
 ) {
-    let mut reader = make();
+    let hanging = Hanging::default();
+    let left_out = hanging.clone();
+    let make = move || make().leaving_out(&left_out);
+    let mut rounds = Rounds {
+        idle: Some(make()),
+        make,
+        hanging,
+        running: None,
+        late: FuturesUnordered::new(),
+        silent: period.max(SILENT),
+        sender,
+    };
     let mut tick = interval(period);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: HashSet<String> = HashSet::new();
     let mut soon: Option<Instant> = None;
     let mut image = SandboxImage::default();
     loop {
-        // Each is cancel safe: an interval, a sleep until a fixed moment, a watch.
+        let idle = rounds.idle.is_some();
+        // Each is cancel safe: an interval, a sleep until a fixed moment, a watch, what is polled by reference.
         let all = tokio::select! {
-            _ = tick.tick() => true,
-            () = sleep_until(soon.unwrap_or_else(Instant::now)), if soon.is_some() => false,
+            _ = tick.tick(), if idle => true,
+            () = sleep_until(soon.unwrap_or_else(Instant::now)), if soon.is_some() && idle => false,
             // A question goes on where it was when another branch was taken.
             () = image.answered() => {
                 // It is told at once: a series that has it later would be another one.
-                sender.send_modify(|samples| {
-                    let samples = Arc::make_mut(samples);
-                    samples.sandbox_image = Arc::clone(&image.name);
-                    samples.generation += 1;
-                });
+                rounds.publish(|samples| samples.sandbox_image = Arc::clone(&image.name));
                 continue;
             }
             changed = observed.changed() => {
@@ -102,6 +118,14 @@ async fn run(
                 let news = || state.pods.values().flat_map(|pod| Wanted::ids(pod)).any(|id| !known.contains(id));
                 if soon.is_none() && news() {
                     soon = Some(Instant::now() + SOON);
+                }
+                rounds.leave_out_ended(&state);
+                continue;
+            }
+            news = rounds.news() => {
+                let state = observed.borrow().clone();
+                if rounds.take(news, &state).is_break() {
+                    return;
                 }
                 continue;
             }
@@ -116,24 +140,144 @@ async fn run(
             let cri = cri.clone();
             image.ask(|| Box::pin(async move { sandbox_image(&cri, &sandbox).await }));
         }
-        let name = Arc::clone(&image.name);
-        let before = sender.borrow().clone();
+        rounds.begin(wanted, all);
+    }
+}
+
+/// Rounds of reading: one at a time, and those that hang.
+struct Rounds<Make> {
+    make: Make,
+    hanging: Hanging,
+    /// While no round is under way.
+    idle: Option<Reader>,
+    running: Option<Round>,
+    late: FuturesUnordered<BoxFuture<'static, Place>>,
+    /// What is at the same place for so long hangs.
+    silent: Duration,
+    sender: watch::Sender<Arc<Samples>>,
+}
+
+/// One that is under way.
+struct Round {
+    reading: JoinHandle<(Reader, Samples)>,
+    progress: Arc<Progress>,
+    /// How far it was when somebody looked last, and when somebody looks again.
+    seen: u64,
+    look: Instant,
+    /// It has been said that it hangs.
+    told: bool,
+}
+
+/// What is new of rounds.
+enum News {
+    /// Nothing: it is time to look whether the one under way gets on.
+    Look,
+    Ended(Result<(Reader, Samples), JoinError>),
+    /// What a round hung at answers.
+    Answers(Place),
+}
+
+impl<Make: Fn() -> Reader> Rounds<Make> {
+    fn begin(&mut self, wanted: Vec<Wanted>, all: bool) {
+        let Some(mut reader) = self.idle.take() else { return };
+        let before = self.sender.borrow().clone();
+        let progress = reader.progress();
+        let seen = progress.steps();
         let reading = tokio::task::spawn_blocking(move || {
-            let samples = Samples { sandbox_image: name, ..reader.read(&wanted, all, &before) };
+            let samples = reader.read(&wanted, all, &before);
             (reader, samples)
         });
-        match reading.await {
-            Ok((back, samples)) => {
-                reader = back;
-                sender.send_replace(Arc::new(samples));
+        let look = Instant::now() + self.silent;
+        self.running = Some(Round { reading, progress, seen, look, told: false });
+    }
+
+    /// Cancel safe: all is polled by reference.
+    async fn news(&mut self) -> News {
+        let running = async {
+            match &mut self.running {
+                Some(Round { reading, look, .. }) => {
+                    timeout_at(*look, reading).await.map_or(News::Look, News::Ended)
+                }
+                None => std::future::pending().await,
             }
-            Err(error) if error.is_panic() => {
+        };
+        tokio::select! {
+            news = running => news,
+            Some(place) = self.late.next() => News::Answers(place),
+        }
+    }
+
+    /// Breaks when the process ends.
+    fn take(&mut self, news: News, state: &ObservedState) -> ControlFlow<()> {
+        match news {
+            News::Look => self.look(),
+            News::Ended(Ok((reader, samples))) => {
+                (self.running, self.idle) = (None, Some(reader));
+                let hanging = self.hanging.count();
+                self.publish(|now| {
+                    // What was told meanwhile stays so.
+                    let (generation, sandbox_image) = (now.generation, Arc::clone(&now.sandbox_image));
+                    *now = Samples { generation, sandbox_image, ..samples };
+                    now.cost.hanging = hanging;
+                });
+                self.leave_out_ended(state);
+            }
+            News::Ended(Err(error)) if error.is_panic() => {
                 // One cgroup's panic ends no round; this is another's. What was read before stays, with its time.
                 error!(%error, "a round of reading cgroups panicked; the next one begins anew");
-                reader = make();
+                (self.running, self.idle) = (None, Some((self.make)()));
             }
-            // The process ends.
-            Err(_) => return,
+            News::Ended(Err(_)) => return ControlFlow::Break(()),
+            News::Answers(place) => {
+                info!(%place, "reading has ended; this is read again");
+                self.hanging.remove(&place);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Leaves a round alone that hangs, with what it hangs at, and goes on with another reader.
+    fn look(&mut self) {
+        let Some(mut round) = self.running.take() else { return };
+        round.look = Instant::now() + self.silent;
+        let steps = round.progress.steps();
+        let gets_on = std::mem::replace(&mut round.seen, steps) != steps;
+        let Some(place) = round.progress.place().filter(|_| !gets_on) else {
+            self.running = Some(round);
+            return;
+        };
+        if self.late.len() >= MOST_HANGING {
+            if !std::mem::replace(&mut round.told, true) {
+                warn!(%place, "reading does not end, as at too many other places; nothing is read until one of them answers");
+            }
+            self.running = Some(round);
+            return;
+        }
+        warn!(%place, "reading does not end; this is left out until it does");
+        self.hanging.insert(place.clone());
+        self.late.push(Box::pin(async move {
+            round.reading.await.ok();
+            place
+        }));
+        self.idle = Some((self.make)());
+        let hanging = self.hanging.count();
+        self.publish(|samples| samples.cost.hanging = hanging);
+    }
+
+    /// Tells what has changed, as another reading.
+    fn publish(&self, change: impl FnOnce(&mut Samples)) {
+        self.sender.send_modify(|samples| {
+            let samples = Arc::make_mut(samples);
+            change(samples);
+            samples.generation += 1;
+        });
+    }
+
+    /// A container's series end with it, and not with the next round. Nothing has to be read for that.
+    fn leave_out_ended(&self, state: &ObservedState) {
+        let left = without_ended(&self.sender.borrow(), state);
+        if let Some(pods) = left {
+            self.publish(|samples| samples.pods = pods);
         }
     }
 }
@@ -181,80 +325,4 @@ async fn sandbox_image(cri: &Cri, sandbox: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        fs,
-        sync::atomic::{AtomicU32, Ordering},
-    };
-
-    use mainstay_cgroup::Driver;
-
-    use super::{reader::tests::panics, *};
-
-    #[tokio::test]
-    async fn a_round_that_panics_ends_nothing_but_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in
-            [("cgroup.controllers", "cpu\n"), ("cgroup.procs", ""), ("cpu.stat", "usage_usec 7\n")]
-        {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        let hierarchy = Cgroups::open(dir.path()).unwrap();
-        let made = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&made);
-        let make = move || {
-            let names = CgroupNames::new(Driver::Cgroupfs, "/").unwrap();
-            let reader = Reader::new(names, hierarchy.clone(), Vec::new(), None, Budget::new(10));
-            if count.fetch_add(1, Ordering::Relaxed) < 2 { reader.in_other_ways(panics()) } else { reader }
-        };
-        let cri = Cri::new("unix:///run/nobody.sock", None, SOON).unwrap();
-        let (_observed, observed) = watch::channel(Arc::new(ObservedState::unread()));
-        let (sender, mut samples) = watch::channel(Arc::<Samples>::default());
-        let tasks = TaskGroup::new();
-        tasks.spawn_critical("samples", run(make, (cri, Duration::from_millis(10)), observed, sender));
-        let read = samples.wait_for(|samples| samples.generation > 3);
-        let read = tokio::time::timeout(Duration::from_secs(60), read).await.unwrap().unwrap();
-        assert_eq!(read.root.as_ref().unwrap().cpu.usage_ns, 7000);
-        assert_eq!(made.load(Ordering::Relaxed), 3, "two that panicked, and one");
-        assert_eq!(tasks.running_names(), ["samples"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_image_of_sandboxes_is_asked_for_until_it_is_known_and_nobody_waits() {
-        let mut image = SandboxImage::default();
-        let asked = Arc::new(AtomicU32::new(0));
-        let answers = |image: &mut SandboxImage, answer: Option<&'static str>| {
-            let asked = Arc::clone(&asked);
-            image.ask(|| {
-                asked.fetch_add(1, Ordering::Relaxed);
-                Box::pin(async move { answer.map(str::to_owned) })
-            });
-        };
-        // The loop takes other branches meanwhile; a question that takes long is one and the same.
-        image.ask(|| {
-            Box::pin(async {
-                tokio::time::sleep(IMAGE_AGAIN).await;
-                None
-            })
-        });
-        for _ in 0..10 {
-            tokio::time::timeout(SOON, image.answered()).await.unwrap_err();
-            answers(&mut image, Some("other"));
-        }
-        tokio::time::timeout(IMAGE_AGAIN, image.answered()).await.unwrap_err();
-        assert_eq!(asked.load(Ordering::Relaxed), 0);
-        for _ in 0..20 {
-            tokio::time::advance(IMAGE_AGAIN).await;
-            answers(&mut image, None);
-            tokio::time::timeout(SOON, image.answered()).await.unwrap_err();
-            answers(&mut image, None);
-        }
-        assert_eq!(asked.load(Ordering::Relaxed), 20, "again and again, but not at every reading");
-        tokio::time::advance(IMAGE_AGAIN).await;
-        answers(&mut image, Some("pause"));
-        image.answered().await;
-        assert_eq!(&*image.name, "pause");
-        answers(&mut image, Some("other"));
-        assert!(image.asking.is_none());
-    }
-}
+mod tests;

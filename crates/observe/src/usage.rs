@@ -4,7 +4,8 @@
 //! what the runtime shows of them. Out: a `watch` of measurements. It decides nothing.
 //!
 //! What it costs is bounded: a pod is measured once a period, one whose measurement takes long less often, two at a time,
-//! and off the async workers. One that does not end (something hangs below the pod's directory) holds up no other pod.
+//! and off the async workers. What is mounted in a volume is not asked. A measurement that does not end all the same (the disk hangs) is
+//! named in the log and to whoever looks at the pod, and holds up no other pod.
 
 mod measure;
 
@@ -16,17 +17,20 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_cri::Cri;
 use mainstay_podspec::runtime::storage_limits;
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    ObservedState, Outcomes, PodOutcome, PodStage, PodStorage, PodUid, StorageLimits, StorageUsage,
+    Event, EventKind, EventSink, EventTarget, FullName, ObservedState, Outcomes, PodOutcome, PodStage,
+    PodStorage, PodUid, StorageLimits, StorageUsage,
 };
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
 };
+use tracing::{info, warn};
 
 use measure::Measurer;
 
@@ -36,8 +40,10 @@ const REST_FACTOR: u32 = 20;
 const PARALLEL: usize = 2;
 /// A measurement that takes longer goes on beside the others and makes room for the next.
 const LATE: Duration = Duration::from_secs(60);
-/// So many threads may hang at once; with more nothing is measured until one ends.
-const MOST_LATE: usize = 16;
+/// So many threads may be held by those that are late; with more nothing is measured until one ends, which is said.
+const MOST_LATE: usize = 6;
+/// mainstay's own reason: upstream tells nobody.
+const NOT_MEASURED: &str = "StorageNotMeasured";
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -48,6 +54,8 @@ pub struct UsageConfig {
     pub root_dir: PathBuf,
     /// Between two measurements of a pod.
     pub period: Duration,
+    /// For pods that cannot be measured.
+    pub events: EventSink,
 }
 
 /// Starts measuring; results go to `sender`.
@@ -62,6 +70,7 @@ pub fn start(
     let sampler = Sampler {
         measurer: Arc::new(Measurer::new(config.cri, config.root_dir)),
         period,
+        events: config.events,
         outcomes,
         observed,
         sender,
@@ -79,6 +88,7 @@ pub fn start(
 /// A pod, with what is worth knowing about it between measurements.
 struct Tracked {
     pod: Arc<Pod>,
+    full_name: FullName,
     limits: Arc<StorageLimits>,
     /// When it is measured next; `None` while it is being measured.
     due: Option<Instant>,
@@ -93,12 +103,13 @@ struct Done {
 /// How far a measurement came.
 enum Progress {
     Done(Done),
-    Late(BoxFuture<'static, Done>),
+    Late(PodUid, BoxFuture<'static, Done>),
 }
 
 struct Sampler {
     measurer: Arc<Measurer>,
     period: Duration,
+    events: EventSink,
     outcomes: watch::Receiver<Outcomes>,
     observed: watch::Receiver<Arc<ObservedState>>,
     sender: watch::Sender<Arc<StorageUsage>>,
@@ -121,9 +132,15 @@ impl Sampler {
                 _ = tick.tick() => self.take_pods(),
                 Some(progress) = self.running.next() => match progress {
                     Progress::Done(done) => self.take(done),
-                    Progress::Late(rest) => self.late.push(rest),
+                    Progress::Late(uid, rest) => {
+                        self.tell(&uid);
+                        self.late.push(rest);
+                    }
                 },
-                Some(done) = self.late.next() => self.take(done),
+                Some(done) = self.late.next() => {
+                    info!(pod.uid = %done.uid, "what the pod has written to disk is measured again");
+                    self.take(done);
+                }
             }
             self.begin();
         }
@@ -148,6 +165,7 @@ impl Sampler {
                 let due = Instant::now() + if first { Duration::ZERO } else { self.period };
                 (!limits.is_empty()).then(|| Tracked {
                     pod: Arc::clone(pod),
+                    full_name: outcome.desired.full_name.clone(),
                     limits: Arc::new(limits),
                     due: Some(due),
                 })
@@ -176,6 +194,7 @@ impl Sampler {
             let due = self.pods.iter_mut().filter(|(_, pod)| pod.due.is_some_and(|due| due <= now));
             let Some((uid, tracked)) = due.min_by_key(|(_, pod)| pod.due) else { return };
             tracked.due = None;
+            let late_uid = uid.clone();
             let (uid, pod, limits) = (uid.clone(), Arc::clone(&tracked.pod), Arc::clone(&tracked.limits));
             let observed = self.observed.borrow().pods.get(&uid).cloned();
             let measurer = Arc::clone(&self.measurer);
@@ -184,8 +203,24 @@ impl Sampler {
                 let storage = measurer.measure(&uid, pod, limits, observed).await;
                 Done { uid, storage, took: begun.elapsed() }
             };
-            self.running.push(Box::pin(until_late(Box::pin(measured))));
+            self.running.push(Box::pin(until_late(late_uid, Box::pin(measured))));
         }
+    }
+
+    /// Says of a pod that its limits are not heeded for now.
+    fn tell(&self, uid: &PodUid) {
+        let Some(tracked) = self.pods.get(uid) else { return };
+        let name = &tracked.full_name;
+        warn!(pod = %name, pod.uid = %uid, "measuring what the pod has written to disk does not end; its limits are not heeded until it does");
+        if self.late.len() + 1 >= MOST_LATE {
+            warn!(
+                "too many such measurements do not end; no pod's limits of storage are heeded until one does"
+            );
+        }
+        let target = EventTarget::Pod { uid: uid.clone(), full_name: name.clone(), field_path: None };
+        let message = "Measuring what the pod has written to the node's disk does not end: its limits of ephemeral storage are not heeded until it does".to_owned();
+        let (kind, time) = (EventKind::Warning, Timestamp::now());
+        self.events.send(Event { target, kind, reason: NOT_MEASURED.into(), message, time });
     }
 
     fn take(&mut self, done: Done) {
@@ -204,10 +239,10 @@ impl Sampler {
 }
 
 /// Waits for a measurement until it is late.
-async fn until_late(mut measured: BoxFuture<'static, Done>) -> Progress {
+async fn until_late(uid: PodUid, mut measured: BoxFuture<'static, Done>) -> Progress {
     match tokio::time::timeout(LATE, &mut measured).await {
         Ok(done) => Progress::Done(done),
-        Err(_) => Progress::Late(measured),
+        Err(_) => Progress::Late(uid, measured),
     }
 }
 
@@ -238,9 +273,13 @@ mod tests {
             tokio::time::sleep(LATE * 2).await;
             done()
         };
-        let Progress::Late(rest) = until_late(Box::pin(slow)).await else { panic!("it was in time") };
+        let uid = || PodUid::from("u");
+        let Progress::Late(late, rest) = until_late(uid(), Box::pin(slow)).await else {
+            panic!("it was in time")
+        };
+        assert_eq!(late, uid());
         assert_eq!(rest.await.storage.total, 7, "and its result is not lost");
-        assert!(matches!(until_late(Box::pin(future::pending())).await, Progress::Late(_)));
-        assert!(matches!(until_late(Box::pin(future::ready(done()))).await, Progress::Done(_)));
+        assert!(matches!(until_late(uid(), Box::pin(future::pending())).await, Progress::Late(..)));
+        assert!(matches!(until_late(uid(), Box::pin(future::ready(done()))).await, Progress::Done(_)));
     }
 }

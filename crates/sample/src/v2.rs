@@ -16,6 +16,16 @@ use crate::{
 
 const MICROSECOND: u64 = 1000;
 
+/// How often somebody was killed for want of memory. Where a cgroup ends whole (`memory.oom.group`), the kernel counts each of its processes,
+/// and whoever was chosen first once more: that was one time, and kernels since 5.17 say so.
+fn kills(events: &[u8]) -> u64 {
+    let of = |wanted: &[u8]| keyed(events).find(|(key, _)| *key == wanted).map_or(0, |(_, value)| value);
+    match of(b"oom_group_kill") {
+        0 => of(b"oom_kill"),
+        groups => groups,
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: files::Directory,
@@ -153,20 +163,22 @@ impl Directory {
             memory.usage = usage;
             memory.swap = self.files.number("memory.swap.current", buffer)?.unwrap_or_default();
             memory.max_usage = self.files.number("memory.peak", buffer)?.unwrap_or_default();
-            for (key, value) in self.files.text("memory.events", buffer)?.map(keyed).into_iter().flatten() {
-                match key {
-                    b"high" => memory.high_events = value,
-                    b"max" => memory.max_events = value,
-                    b"oom_kill" => memory.oom_kills = value,
-                    _ => {}
+            if let Some(text) = self.files.text("memory.events", buffer)? {
+                for (key, value) in keyed(text) {
+                    match key {
+                        b"high" => memory.high_events = value,
+                        b"max" => memory.max_events = value,
+                        _ => {}
+                    }
                 }
+                memory.oom_kills_in_all = kills(text);
             }
-            memory.oom_kills_in_all = memory.oom_kills;
-            if memory.oom_kills > 0 {
+            memory.oom_kills = memory.oom_kills_in_all;
+            if memory.oom_kills_in_all > 0
+                && let Some(text) = self.files.text("memory.events.local", buffer)?
+            {
                 // Of these, those that were in this very cgroup: the ones below have their own count.
-                let local = self.files.text("memory.events.local", buffer)?;
-                let own = local.and_then(|text| keyed(text).find(|(key, _)| *key == b"oom_kill"));
-                memory.oom_kills = own.map_or(memory.oom_kills, |(_, value)| value);
+                memory.oom_kills = kills(text);
             }
         }
         memory.working_set = memory.usage.saturating_sub(memory.inactive_file);

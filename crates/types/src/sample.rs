@@ -113,7 +113,7 @@ pub struct MemorySample {
     pub high_events: u64,
     /// How often it reached `memory.max`.
     pub max_events: u64,
-    /// Processes of this very cgroup that were killed for want of memory.
+    /// How often processes of this very cgroup were killed for want of memory; those that were killed together count once where the kernel says so.
     pub oom_kills: u64,
     /// Those below it, too, also of cgroups that have gone since. cgroup v1 counts each cgroup for itself: there it is the same number.
     pub oom_kills_in_all: u64,
@@ -268,7 +268,7 @@ pub struct Samples {
     pub slices: Vec<SliceSample>,
     /// The image of which sandboxes are made; empty until the runtime has told.
     pub sandbox_image: Arc<str>,
-    /// Names of block devices by their numbers, of those that were seen in a reading.
+    /// Names of block devices by their numbers, of those that are in this reading and have one.
     pub disks: Arc<HashMap<(u32, u32), Arc<str>>>,
     /// Pods that have been read, by UID.
     pub pods: HashMap<PodUid, Arc<PodSamples>>,
@@ -326,6 +326,8 @@ pub struct SampleCost {
     pub cgroups: u32,
     /// Cgroups that could not be read, other than those that had gone.
     pub failed: u32,
+    /// Places whose reading does not end; they are left out until it does.
+    pub hanging: u32,
     /// Files and directories that were to be opened for it.
     pub opens: u64,
     /// Pieces of files that were read for it.

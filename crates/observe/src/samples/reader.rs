@@ -12,11 +12,13 @@ use mainstay_cgroup::{CgroupNames, CgroupPath, Cgroups, Driver};
 use mainstay_podspec::runtime::QosClass;
 use mainstay_sample::{Budget, Buffer, Cgroup, ReadError, Rising, network_of, task_counts};
 use mainstay_types::{
-    ContainerName, ContainerPhase, ContainerSample, FullName, NetworkSample, ObservedPod, PodSamples, PodUid,
-    Sample, SampleCost, Samples, SandboxSample, SliceRole, SliceSample,
+    ContainerName, ContainerPhase, ContainerSample, FullName, NetworkSample, ObservedPod, ObservedState,
+    PodSamples, PodUid, Sample, SampleCost, Samples, SandboxSample, SliceRole, SliceSample,
 };
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, error};
+
+use super::hanging::{Hanging, Place, Progress};
 
 /// The process whose network is the machine's.
 const FIRST_PROCESS: i32 = 1;
@@ -93,22 +95,73 @@ impl Wanted {
     }
 }
 
+/// The pods of a reading without what has ended since; `None` if nothing has.
+pub(super) fn without_ended(
+    samples: &Samples,
+    state: &ObservedState,
+) -> Option<HashMap<PodUid, Arc<PodSamples>>> {
+    let left = |uid: &PodUid, pod: &PodSamples| {
+        let Some(now) = state.pods.get(uid) else { return Left::Nothing };
+        let runs = |id: &str| Wanted::ids(now).any(|it| it == id);
+        let sandbox = now.ready_sandbox().map(|sandbox| sandbox.id.as_str());
+        let keeps_sandbox = pod.sandbox.as_ref().is_none_or(|it| Some(it.id.as_str()) == sandbox);
+        if keeps_sandbox && pod.containers.iter().all(|container| runs(container.id.as_str())) {
+            return Left::All;
+        }
+        let mut pod = pod.clone();
+        pod.containers.retain(|container| runs(container.id.as_str()));
+        if !keeps_sandbox {
+            (pod.sandbox, pod.network) = (None, None);
+        }
+        // What has begun since makes it read soon.
+        if sandbox.is_none() && Wanted::ids(now).next().is_none() {
+            return Left::Nothing;
+        }
+        Left::Some(Arc::new(pod))
+    };
+    let changed = samples.pods.iter().filter_map(|(uid, pod)| match left(uid, pod) {
+        Left::All => None,
+        Left::Some(pod) => Some((uid, Some(pod))),
+        Left::Nothing => Some((uid, None)),
+    });
+    let changed: Vec<_> = changed.collect();
+    if changed.is_empty() {
+        return None;
+    }
+    let mut pods = samples.pods.clone();
+    for (uid, pod) in changed {
+        match pod {
+            Some(pod) => pods.insert(uid.clone(), pod),
+            None => pods.remove(uid),
+        };
+    }
+    Some(pods)
+}
+
+/// What of a pod that was read is still there.
+enum Left {
+    All,
+    Some(Arc<PodSamples>),
+    Nothing,
+}
+
 /// Processor time of this thread.
 pub(crate) fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// How a cgroup and a network are read; tests have other ways.
+/// How a cgroup, a network and the name of a disk are read; tests have other ways.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
     cgroup: fn(&mut Cgroup, Timestamp, &mut Buffer) -> Result<Arc<Sample>, ReadError>,
     network: fn(i32, Timestamp, &mut Buffer) -> Option<NetworkSample>,
+    disk: fn((u32, u32)) -> Option<String>,
 }
 
 impl Default for Ways {
     fn default() -> Self {
-        Self { cgroup: Cgroup::read, network: network_of }
+        Self { cgroup: Cgroup::read, network: network_of, disk: disk_name }
     }
 }
 
@@ -120,6 +173,7 @@ pub(super) struct Reader {
     hand: Hand,
     network: Rising,
     root: Option<Cgroup>,
+    root_name: Arc<str>,
     slices: Vec<Slice>,
     services: Option<CgroupPath>,
     pods: HashMap<PodUid, Box<Open>>,
@@ -135,6 +189,8 @@ struct Hand {
     budget: Budget,
     buffer: Buffer,
     cost: SampleCost,
+    progress: Arc<Progress>,
+    hanging: Hanging,
 }
 
 /// Why there is no reading of a cgroup.
@@ -185,10 +241,28 @@ impl Reader {
             .map(|(role, path)| Slice { role, name: name_of(&path), path, open: None })
             .collect();
         let (root, pods, disks) = (None, HashMap::new(), Arc::default());
-        let hand =
-            Hand { ways: Ways::default(), budget, buffer: Buffer::default(), cost: SampleCost::default() };
+        let hand = Hand {
+            ways: Ways::default(),
+            budget,
+            buffer: Buffer::default(),
+            cost: SampleCost::default(),
+            progress: Arc::default(),
+            hanging: Hanging::default(),
+        };
         let network = Rising::default();
-        Self { names, hierarchy, hand, network, root, slices, services, pods, opened: 0, disks }
+        let root_name = "/".into();
+        Self { names, hierarchy, hand, network, root, root_name, slices, services, pods, opened: 0, disks }
+    }
+
+    /// Leaves out what others hang at.
+    pub(super) fn leaving_out(mut self, hanging: &Hanging) -> Self {
+        self.hand.hanging = hanging.clone();
+        self
+    }
+
+    /// How far it is, for those who wait for it.
+    pub(super) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.hand.progress)
     }
 
     /// Reads the wanted pods, all of them or only those with a container that has not been read yet. Parents before
@@ -207,9 +281,12 @@ impl Reader {
         if all || before.root.is_none() {
             let now = Timestamp::now();
             samples.root = self.read_root().or_else(|| before.root.clone());
-            samples.network = (self.hand.ways.network)(FIRST_PROCESS, now, &mut self.hand.buffer)
+            samples.network = self
+                .hand
+                .network(FIRST_PROCESS, now)
                 .map(|network| rising(&mut self.network, network, before.network.as_deref()));
-            samples.tasks = task_counts(now, &mut self.hand.buffer);
+            samples.tasks =
+                if self.hand.begins(Place::Tasks) { task_counts(now, &mut self.hand.buffer) } else { None };
             samples.slices = self.read_slices();
         } else {
             samples.root.clone_from(&before.root);
@@ -244,6 +321,9 @@ impl Reader {
     /// Services come and go by themselves.
     fn find_services(&mut self) {
         let Some(above) = &self.services else { return };
+        if !self.hand.begins(Place::Services) {
+            return;
+        }
         let names = self.hierarchy.children(above);
         let is_there = |name: &str| names.iter().any(|it| it == name);
         let below = |slice: &Slice| {
@@ -288,7 +368,8 @@ impl Reader {
         found
     }
 
-    /// Looks up the names of block devices that were not seen before.
+    /// Looks up the names of block devices that were not seen before. A number that nobody uses any more may be another device's the next time,
+    /// and one without a name may have one then: neither is remembered.
     fn name_disks(&mut self, samples: &Samples) {
         let pods = samples.pods.values().flat_map(|pod| {
             let sandbox = pod.sandbox.iter().filter_map(|it| it.cgroup.as_ref().map(|(_, sample)| sample));
@@ -297,14 +378,19 @@ impl Reader {
         });
         let slices = samples.slices.iter().map(|slice| &slice.sample);
         let all = samples.root.iter().chain(slices).chain(pods);
-        let new: Vec<_> = all
-            .flat_map(|sample| &sample.io)
-            .map(|io| (io.major, io.minor))
-            .filter(|device| !self.disks.contains_key(device))
-            .collect();
-        for device in new {
-            let name = disk_name(device).unwrap_or_default().into();
-            Arc::make_mut(&mut self.disks).insert(device, name);
+        let used: HashSet<(u32, u32)> =
+            all.flat_map(|sample| &sample.io).map(|io| (io.major, io.minor)).collect();
+        let is_old = |device: &(u32, u32)| !used.contains(device);
+        if self.disks.keys().any(is_old) {
+            Arc::make_mut(&mut self.disks).retain(|device, _| !is_old(device));
+        }
+        for device in used {
+            if !self.disks.contains_key(&device)
+                && self.hand.begins(Place::Disk(device.0, device.1))
+                && let Some(name) = (self.hand.ways.disk)(device)
+            {
+                Arc::make_mut(&mut self.disks).insert(device, name.into());
+            }
         }
     }
 
@@ -318,7 +404,7 @@ impl Reader {
             let path = CgroupPath::parse("/").ok()?;
             self.root = self.hand.open(&self.hierarchy, &path);
         }
-        match self.hand.take(self.root.as_mut()?, "/") {
+        match self.hand.take(self.root.as_mut()?, &self.root_name) {
             Ok(sample) => Some(sample),
             Err(lost) => {
                 if lost == Lost::Gone {
@@ -409,7 +495,7 @@ impl Reader {
                 let id = |pod: &PodSamples| pod.sandbox.as_ref().map(|sandbox| sandbox.id.clone());
                 let last = last.filter(|last| id(last) == sandbox.as_ref().map(|sandbox| sandbox.id.clone()));
                 let last = last.and_then(|last| last.network.as_deref());
-                let network = (hand.ways.network)(pid, Timestamp::now(), &mut hand.buffer);
+                let network = hand.network(pid, Timestamp::now());
                 network.map(|network| rising(&mut open.network, network, last))
             }
             (_, None) => None,
@@ -444,8 +530,28 @@ fn disk_name((major, minor): (u32, u32)) -> Option<String> {
 }
 
 impl Hand {
+    /// Whether this may be read, which then begins.
+    fn begins(&self, place: Place) -> bool {
+        if self.hanging.contains(&place) {
+            return false;
+        }
+        self.progress.is_at(place);
+        true
+    }
+
+    /// The network of a process.
+    fn network(&mut self, pid: i32, at: Timestamp) -> Option<NetworkSample> {
+        if !self.begins(Place::Network(pid)) {
+            return None;
+        }
+        (self.ways.network)(pid, at, &mut self.buffer)
+    }
+
     /// Opens one, if it is there.
     fn open(&mut self, hierarchy: &Cgroups, path: &CgroupPath) -> Option<Cgroup> {
+        if !self.begins(Place::Cgroup(name_of(path))) {
+            return None;
+        }
         match Cgroup::open(hierarchy, path, &self.budget, &mut self.buffer) {
             Ok(cgroup) => Some(cgroup),
             Err(ReadError::Gone) => None,
@@ -458,7 +564,10 @@ impl Hand {
     }
 
     /// Reads one, and counts it. A panic is this one's alone: the others are read.
-    fn take(&mut self, cgroup: &mut Cgroup, path: &str) -> Result<Arc<Sample>, Lost> {
+    fn take(&mut self, cgroup: &mut Cgroup, path: &Arc<str>) -> Result<Arc<Sample>, Lost> {
+        if !self.begins(Place::Cgroup(Arc::clone(path))) {
+            return Err(Lost::Failed);
+        }
         let (read, buffer) = (self.ways.cgroup, &mut self.buffer);
         // Unwind safety: a cgroup that panicked is not read again, and what is left in the buffer is overwritten.
         let lost = match catch_unwind(AssertUnwindSafe(|| read(cgroup, Timestamp::now(), buffer))) {
@@ -468,11 +577,11 @@ impl Hand {
             }
             Ok(Err(ReadError::Gone)) => return Err(Lost::Gone),
             Ok(Err(ReadError::Failed(code))) => {
-                debug!(cgroup = path, code, "a cgroup could not be read");
+                debug!(cgroup = &**path, code, "a cgroup could not be read");
                 Lost::Failed
             }
             Err(_) => {
-                error!(cgroup = path, "reading a cgroup panicked; it is left out until it can be read");
+                error!(cgroup = &**path, "reading a cgroup panicked; it is left out until it can be read");
                 Lost::Gone
             }
         };
@@ -504,7 +613,9 @@ fn open_below(
     if let Some(found) = usual.iter().find_map(|name| open(name)) {
         return Some(found);
     }
-    let name = hierarchy.children(pod).into_iter().find(|name| name.contains(id))?;
+    // CRI-O may have a process of its own beside each container, in a cgroup that is named after it as well.
+    let is_it = |name: &String| name.contains(id) && !name.contains("conmon");
+    let name = hierarchy.children(pod).into_iter().find(is_it)?;
     open(&name)
 }
 
@@ -653,11 +764,115 @@ pub(super) mod tests {
         Ways { network: |_, _, _| panic!("on purpose"), ..Ways::default() }
     }
 
+    /// Of a reader that hangs at cgroups that have used so much.
+    pub(in crate::samples) mod blocks {
+        use std::{
+            sync::atomic::{AtomicBool, Ordering},
+            thread,
+            time::Duration,
+        };
+
+        use super::{Cgroup, Ways};
+
+        /// In microseconds.
+        pub(in crate::samples) const USAGE: u64 = 777;
+        static BLOCKED: AtomicBool = AtomicBool::new(false);
+
+        pub(in crate::samples) fn block(is_blocked: bool) {
+            BLOCKED.store(is_blocked, Ordering::Relaxed);
+        }
+
+        pub(in crate::samples) fn ways() -> Ways {
+            let cgroup = |cgroup: &mut Cgroup, at, buffer: &mut _| {
+                let sample = cgroup.read(at, buffer);
+                let hangs = sample.as_ref().is_ok_and(|sample| sample.cpu.usage_ns == USAGE * 1000);
+                while hangs && BLOCKED.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                sample
+            };
+            Ways { cgroup, ..Ways::default() }
+        }
+    }
+
     impl Reader {
         pub(in crate::samples) fn in_other_ways(mut self, ways: Ways) -> Self {
             self.hand.ways = ways;
             self
         }
+    }
+
+    #[test]
+    fn a_runtimes_own_names_of_cgroups() {
+        const ID: &str = "0123456789abcdef";
+        let rows = [
+            (Driver::Cgroupfs, ID.to_owned()),
+            (Driver::Cgroupfs, format!("crio-{ID}")),
+            (Driver::Systemd, format!("crio-{ID}.scope")),
+            (Driver::Systemd, format!("cri-containerd-{ID}.scope")),
+            (Driver::Systemd, format!("other-{ID}.scope")),
+        ];
+        for (driver, name) in rows {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
+            let pod = CgroupPath::parse("/kubepods/podu1").unwrap();
+            let below = dir.path().join("kubepods/podu1");
+            // Which CRI-O makes for the process that watches a container.
+            for (usec, watcher) in
+                [format!("crio-conmon-{ID}"), format!("crio-conmon-{ID}.scope")].iter().enumerate()
+            {
+                cgroup(&below.join(watcher), 100 + usec as u64);
+            }
+            let hierarchy = Cgroups::open(dir.path()).unwrap();
+            let mut hand = reader(dir.path(), None).hand;
+            let mut found = || open_below(&mut hand, &hierarchy, driver, &pod, ID);
+            assert!(found().is_none(), "{name}: it is not there yet");
+            cgroup(&below.join(&name), 7);
+            let (path, mut cgroup) = found().unwrap_or_else(|| panic!("{driver:?} {name}"));
+            assert_eq!(*path, format!("/kubepods/podu1/{name}"));
+            let sample = cgroup.read(Timestamp::now(), &mut Buffer::default()).unwrap();
+            assert_eq!(sample.cpu.usage_ns, 7000, "{name}");
+            assert!(open_below(&mut hand, &hierarchy, driver, &pod, "fedcba9876543210").is_none());
+        }
+    }
+
+    #[test]
+    fn names_of_disks_are_known_while_somebody_uses_them() {
+        thread_local! {
+            static NAMES: std::cell::RefCell<HashMap<(u32, u32), &'static str>> = std::cell::RefCell::default();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu\n").unwrap();
+        cgroup(dir.path(), 100);
+        let mut reader = reader(dir.path(), None);
+        reader.hand.ways.disk =
+            |device| NAMES.with_borrow(|names| names.get(&device).map(|&name| name.to_owned()));
+        let mut samples = Samples::default();
+        let mut usec = 100;
+        let mut named = |used: &str, known: &[((u32, u32), &'static str)]| {
+            usec += 1;
+            cgroup(dir.path(), usec);
+            fs::write(dir.path().join("io.stat"), used).unwrap();
+            NAMES.with_borrow_mut(|names| *names = known.iter().copied().collect());
+            samples = reader.read(&[], true, &samples);
+            let mut found: Vec<_> =
+                samples.disks.iter().map(|(device, name)| (*device, name.to_string())).collect();
+            found.sort();
+            found
+        };
+        let both = "8:0 rbytes=1 wbytes=1 rios=1 wios=1\n259:3 rbytes=1 wbytes=1 rios=1 wios=1\n";
+        let sda = ((8, 0), "/dev/sda".to_owned());
+        assert_eq!(named(both, &[((8, 0), "/dev/sda")]), std::slice::from_ref(&sda), "one has no name yet");
+        let known = [((8, 0), "/dev/sda"), ((259, 3), "/dev/nvme0n1")];
+        assert_eq!(
+            named(both, &known),
+            [sda.clone(), ((259, 3), "/dev/nvme0n1".into())],
+            "it is asked for again"
+        );
+        assert_eq!(named("8:0 rbytes=2 wbytes=1 rios=1 wios=1\n", &known), std::slice::from_ref(&sda));
+        // The number comes again, of another one.
+        let known = [((8, 0), "/dev/sda"), ((259, 3), "/dev/nvme7n1")];
+        assert_eq!(named(both, &known), [sda, ((259, 3), "/dev/nvme7n1".into())]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use mainstay_cri::Cri;
-use mainstay_host::{DiskUsage, FilesystemUsage};
+use mainstay_host::{DiskUsage, FilesystemUsage, device_of};
 use mainstay_podspec::volumes::{pod_dir, volume_path};
 use mainstay_types::{
     ContainerName, ContainerPhase, ObservedPod, PodExt as _, PodStorage, PodUid, Quantity, StorageLimits,
@@ -213,7 +213,11 @@ impl Places {
 impl VolumePlace {
     fn measure(&self) -> Option<u64> {
         if !self.own_file_system {
-            return Some(tree(&self.path, self.most_bytes));
+            // What a container has mounted over it is not on the node's disk, and may hang: it is not asked.
+            let device = |path: &Path| device_of(path).ok();
+            let above = self.path.parent().and_then(device);
+            let is_covered = device(&self.path).zip(above).is_some_and(|(own, above)| own != above);
+            return (!is_covered).then(|| tree(&self.path, self.most_bytes));
         }
         // Not mounted yet, or no longer: nothing is known.
         FilesystemUsage::of_mount(&self.path).ok().flatten().map(|usage| usage.used_bytes)

@@ -161,6 +161,10 @@ fn who_was_killed_for_want_of_memory() {
     );
     let memory = read(dir.path(), "/pod1").unwrap().memory.unwrap();
     assert_eq!((memory.oom_kills, memory.oom_kills_in_all), (0, 2));
+    // A container that ended whole, twice: the kernel counts its processes, and each time one of them twice.
+    write(&dir.path().join("pod1"), &[("memory.events", "max 3\noom 2\noom_kill 6\noom_group_kill 2\n")]);
+    let memory = read(dir.path(), "/pod1").unwrap().memory.unwrap();
+    assert_eq!((memory.oom_kills, memory.oom_kills_in_all), (0, 2));
 }
 
 #[test]

@@ -32,6 +32,12 @@ pub(super) const FAMILIES: &[Family] = &[
         write: |lines, source| lines.put(&[], number(source.samples.cost.micros) / 1e6),
     },
     Family {
+        name: "mainstay_sample_hanging",
+        help: "Number of cgroups and processes whose reading does not end, so that they are left out; the log names them",
+        kind: Kind::Gauge,
+        write: |lines, source| lines.count(&[], u64::from(source.samples.cost.hanging)),
+    },
+    Family {
         name: "mainstay_trace_spans_total",
         help: "Number of spans by what became of them: sent to the collector, dropped because too many waited, failed because it did not take them in time, refused by it",
         kind: Kind::Counter,
