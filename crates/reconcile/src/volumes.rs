@@ -155,6 +155,10 @@ pub(crate) async fn refresh(shared: &Shared, order: &Order) {
     let volumes: Vec<&Volume> =
         order.desired.pod.spec_ref().volumes.iter().flatten().filter(|volume| is_live(volume)).collect();
     let work = async {
+        // What hangs, a part of a volume of a dead server say, is waited for without a turn: many such pods would have them all.
+        if let Err(hung) = shared.config.volume_jobs.idle(order.desired.uid.as_str(), PATIENCE).await {
+            return vec![held_up(shared, order, &volumes, &hung, String::new())];
+        }
         // Each has a thread and open files meanwhile. Nobody closes the semaphore, and whoever hangs gives up.
         let _turn = shared.refreshes.acquire().await;
         set_up(shared, order, &volumes, false).await
@@ -269,31 +273,30 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
         }
         Err(hung) => {
             let named = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // Held up by an earlier try, which names what it hangs in: the volume, or a path in it.
-            let of_earlier = || {
-                let found = volumes.iter().find(|volume| {
-                    let path = volume_path(&dir, volume).map(|path| path.display().to_string());
-                    hung.doing.contains(&format!("volume {:?}", volume.name))
-                        || path.is_some_and(|path| hung.doing.contains(&path))
-                });
-                found.map_or_else(String::new, |volume| volume.name.clone())
-            };
-            let volume = if named.is_empty() { of_earlier() } else { named };
-            if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
-                let text =
-                    format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");
-                shared.event(
-                    &order.desired,
-                    None,
-                    EventKind::Warning,
-                    "VolumePermissionChangeInProgress",
-                    text,
-                );
-            }
-            troubles.push(Trouble { volume, message: hung.to_string(), only_stale: false });
+            troubles.push(held_up(shared, order, volumes, &hung, named));
         }
     }
     troubles
+}
+
+/// What is wrong when the pod's job hangs: in the volume that it has `named`, or else it is an earlier try, which tells what it hangs in:
+/// the volume, or a path in it.
+fn held_up(shared: &Shared, order: &Order, volumes: &[&Volume], hung: &Hung, named: String) -> Trouble {
+    let dir = pod_dir(&shared.config.node.root_dir, order.desired.uid.as_str());
+    let of_earlier = || {
+        let found = volumes.iter().find(|volume| {
+            let path = volume_path(&dir, volume).map(|path| path.display().to_string());
+            hung.doing.contains(&format!("volume {:?}", volume.name))
+                || path.is_some_and(|path| hung.doing.contains(&path))
+        });
+        found.map_or_else(String::new, |volume| volume.name.clone())
+    };
+    let volume = if named.is_empty() { of_earlier() } else { named };
+    if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
+        let text = format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");
+        shared.event(&order.desired, None, EventKind::Warning, "VolumePermissionChangeInProgress", text);
+    }
+    Trouble { volume, message: hung.to_string(), only_stale: false }
 }
 
 /// Why a pod that does not have a claimed volume yet may not have it: the claim has lost it since others were given it, or it is
