@@ -114,6 +114,27 @@ fn what_does_not_fit_is_rejected_and_the_rest_runs() {
     }
 }
 
+/// Each amount is one that can be written; their sum is more than can be counted.
+#[test]
+fn what_adds_up_to_more_than_can_be_counted_does_not_fit() {
+    let world = small_node(Flavor::Debian16, "");
+    world.put("bystander", asking(json!({ "memory": "64Mi" }))).unwrap();
+    let before = world.running("bystander").unwrap();
+    let most = json!({ "resources": { "requests": { "memory": i64::MAX.to_string() } } });
+    let containers = ["a", "b"].map(|name| with(idle(name), most.clone()));
+    world.put("endless", json!({ "terminationGracePeriodSeconds": 1, "containers": containers })).unwrap();
+    let message = format!(
+        "Node didn't have enough resource: memory, requested: {}, used: {}, capacity: {}",
+        i64::MAX,
+        64 << 20,
+        1 << 30
+    );
+    rejected(&world, "endless", "OutOfmemory", &message);
+    world.put("next", asking(json!({ "memory": "960Mi" }))).unwrap();
+    world.running("next").unwrap();
+    assert_eq!(world.running("bystander").unwrap(), before);
+}
+
 #[test]
 fn overhead_takes_room_too() {
     // 1500m of CPU and 1 GiB are left.
