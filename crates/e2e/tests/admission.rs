@@ -282,7 +282,7 @@ fn labels_ports_systems_and_what_cannot_be_enforced() {
         let containerd = mainstay_testkit::Containerd::start(Flavor::Debian16).unwrap();
         let node = mainstay_testkit::Node::builder()
             .containerd(&containerd)
-            .args(["--node-labels=disk=ssd,example.test/zone=a"])
+            .args(["--node-labels=disk=ssd,example.test/zone=a,generation=5"])
             .start()
             .unwrap();
         World { node, containerd }
@@ -308,6 +308,39 @@ fn labels_ports_systems_and_what_cannot_be_enforced() {
     let affinity = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
     rejected(&world, "elsewhere", "NodeAffinity", affinity);
     rejected(&world, "averse", "NodeAffinity", affinity);
+    // All of a term's expressions have to hold, and one that does not is enough.
+    let by = |expressions: &[Value]| {
+        let term = json!({ "matchExpressions": expressions });
+        let required = json!({ "nodeSelectorTerms": [term] });
+        let affinity =
+            json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+        with(quick(idle("main")), json!({ "affinity": affinity }))
+    };
+    let says = |key: &str, operator: &str, values: &[&str]| json!({ "key": key, "operator": operator, "values": values });
+    let true_ones = [
+        says("disk", "In", &["hdd", "ssd"]),
+        says("example.test/zone", "NotIn", &["b"]),
+        says("disk", "Exists", &[]),
+        says("tape", "DoesNotExist", &[]),
+        says("generation", "Gt", &["4"]),
+        says("generation", "Lt", &["6"]),
+    ];
+    let false_ones = [
+        says("tape", "Exists", &[]),
+        says("disk", "DoesNotExist", &[]),
+        says("generation", "Gt", &["5"]),
+        says("generation", "Lt", &["5"]),
+        says("tape", "Gt", &["4"]),
+    ];
+    world.put("all-true", by(&true_ones)).unwrap();
+    for (number, expression) in false_ones.iter().enumerate() {
+        let all: Vec<Value> = true_ones.iter().chain([expression]).cloned().collect();
+        world.put(&format!("one-false-{number}"), by(&all)).unwrap();
+    }
+    for number in 0..false_ones.len() {
+        rejected(&world, &format!("one-false-{number}"), "NodeAffinity", affinity);
+    }
+    world.running("all-true").unwrap();
     rejected(&world, "theirs", "NodeAffinity", affinity);
     world.running("here").unwrap();
     world.running("mine").unwrap();

@@ -45,7 +45,10 @@ fn files_modes_and_owners_are_as_the_pod_wants_them() {
                     { "name": "mixed", "projected": { "sources": [
                         { "configMap": { "name": "settings", "items": [{ "key": "a", "path": "a" }] } },
                         { "secret": { "name": "login", "items": [{ "key": "user", "path": "login/user" }] } },
-                        { "downwardAPI": { "items": [{ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } }] } },
+                        { "downwardAPI": { "items": [
+                            { "path": "name", "fieldRef": { "fieldPath": "metadata.name" } },
+                            { "path": "memory", "resourceFieldRef": { "containerName": "c", "resource": "limits.memory", "divisor": "1Ki" } },
+                        ] } },
                     ] } },
                     { "name": "none", "configMap": { "name": "absent", "optional": true } },
                     { "name": "scratch", "emptyDir": {} },
@@ -61,7 +64,10 @@ fn files_modes_and_owners_are_as_the_pod_wants_them() {
         assert_eq!(says("cat /some/deep/er/a /some/b; ls /some"), "onetwob\ndeep");
         assert_eq!(says("cat /secret/user /secret/password"), "admingeheim");
         assert_eq!(says("cat /down/labels; echo; cat /down/memory"), "app=\"files\"\ntier=\"x\"\n64");
-        assert_eq!(says("cat /mixed/a /mixed/login/user /mixed/name"), "oneadminfiles-node");
+        assert_eq!(
+            says("cat /mixed/a /mixed/login/user /mixed/name /mixed/memory"),
+            "oneadminfiles-node65536"
+        );
         assert_eq!(says("ls -A /none | grep -v '^[.][.]' | wc -l"), "0");
         // The group may read what belongs to it, and write where it may write; nothing of the contents can be written.
         let stat = "stat -L -c '%a %g'";
@@ -102,7 +108,7 @@ fn modes_are_kept_and_what_is_optional_may_be_missing() {
         with(json!({ "path": path, "fieldRef": { "fieldPath": "metadata.name" } }), more)
     };
     let sources = json!([
-        { "configMap": { "name": "cm", "items": [key("a", json!({})), key("no", json!({}))], "optional": true } },
+        { "configMap": { "name": "cm", "items": [key("a", json!({ "mode": 0o640 })), key("no", json!({}))], "optional": true } },
         { "secret": { "name": "s", "items": [key("k", json!({ "mode": 0o400 })), key("nor", json!({}))], "optional": true } },
         { "secret": { "name": "absent", "optional": true } },
         { "configMap": { "name": "absent", "optional": true } },
@@ -129,7 +135,7 @@ fn modes_are_kept_and_what_is_optional_may_be_missing() {
             "cm/a 500 0 0",
             "d/m 444 0 0",
             "d/n 600 0 0",
-            "p/a 440 0 0",
+            "p/a 640 0 0",
             "p/k 400 0 0",
             "p/m 440 0 0",
             "p/n 604 0 0",

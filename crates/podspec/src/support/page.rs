@@ -40,14 +40,15 @@ pub(super) fn markdown() -> String {
             let mine = decided.clone().filter_map(|field| field.strip_prefix(row.path));
             let below = braced(&mine.map(|rest| rest.strip_prefix("[]").unwrap_or(rest)).collect::<Vec<_>>());
             let (state, about) = match row.state {
-                State::Works(tests) => {
-                    ("works", tests.iter().map(|test| test_link(test)).collect::<Vec<_>>().join(", "))
+                State::Works(tests, but) => {
+                    let links = tests.iter().map(|test| test_link(test)).collect::<Vec<_>>().join(", ");
+                    ("works", if but.is_empty() { links } else { format!("{but}: {links}") })
                 }
                 State::PassedThrough(whose) => ("passed through", whose.to_owned()),
                 State::NotYet(why) => ("**not yet**", why.to_owned()),
             };
             total[match row.state {
-                State::Works(_) => 0,
+                State::Works(..) => 0,
                 State::PassedThrough(_) => 1,
                 State::NotYet(_) => 2,
             }] += decided.count();
