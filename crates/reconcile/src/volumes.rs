@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_cri::v1::{ContainerConfig, ImageSpec, Mount};
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use mainstay_lifecycle::Step;
@@ -20,7 +21,9 @@ use mainstay_podspec::{
         with_claims,
     },
 };
-use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, NodeCounters, PodExt, Ruling};
+use mainstay_types::{
+    ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget, NodeCounters, PodExt, Ruling,
+};
 use mainstay_volume::{Hung, Notice, VolumeError};
 use tracing::{debug, warn};
 
@@ -240,8 +243,9 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
     let current = Arc::new(Mutex::new(String::new()));
     let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
     let wanted_at = std::time::Instant::now();
+    let tell_of = teller(shared, &order.desired);
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
-        let (mut failed, mut notices) = (Vec::new(), Vec::new());
+        let mut failed = Vec::new();
         for (setup, plugin) in setups {
             setup.name.clone_into(&mut done.lock().unwrap_or_else(PoisonError::into_inner));
             let begun = std::time::Instant::now();
@@ -252,20 +256,16 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
                 counters.volume_waits.of(["overall_volume_mount", plugin]).observe(wanted_at.elapsed());
             }
             match result {
-                Ok(notice) => notices.extend(notice.map(|notice| (setup.name, notice))),
+                // At once: it is told of once, and nobody may be waiting for the end any more.
+                Ok(Some(notice)) => tell_of(&setup.name, notice),
+                Ok(None) => {}
                 Err(error) => failed.push((setup.name, error.to_string())),
             }
         }
-        (failed, notices)
+        failed
     });
     match work.await {
-        Ok((failed, notices)) => {
-            for (volume, Notice::OtherGroup { asked, has }) in notices {
-                let text = format!(
-                    "The requested fsGroup is {asked}, but the volume {volume} has GID {has}. The volume may not be shareable."
-                );
-                shared.event(&order.desired, None, EventKind::Warning, "AlreadyMountedVolume", text);
-            }
+        Ok(failed) => {
             troubles.extend(failed.into_iter().map(|(volume, message)| {
                 let only_stale = volumes.iter().any(|other| other.name == volume && filled(other));
                 Trouble { volume, message, only_stale }
@@ -277,6 +277,25 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
         }
     }
     troubles
+}
+
+/// Tells the pod's owner of what was noticed about a volume, from a job as well.
+fn teller(shared: &Shared, desired: &DesiredPod) -> impl Fn(&str, Notice) + Send + 'static {
+    let events = shared.config.events.clone();
+    let target =
+        EventTarget::Pod { uid: desired.uid.clone(), full_name: desired.full_name.clone(), field_path: None };
+    move |volume, Notice::OtherGroup { asked, has }| {
+        let message = format!(
+            "The requested fsGroup is {asked}, but the volume {volume} has GID {has}. The volume may not be shareable."
+        );
+        events.send(Event {
+            target: target.clone(),
+            kind: EventKind::Warning,
+            reason: "AlreadyMountedVolume".into(),
+            message,
+            time: Timestamp::now(),
+        });
+    }
 }
 
 /// What is wrong when the pod's job hangs: in the volume that it has `named`, or else it is an earlier try, which tells what it hangs in:
