@@ -6,12 +6,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
-use mainstay_e2e::seen::cgroups;
+use mainstay_e2e::seen::{cgroups, persisted};
 use mainstay_e2e::{PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with};
-use mainstay_testkit::{BUSYBOX, Flavor, Image, Registry, wait_until};
+use mainstay_testkit::{BUSYBOX, Flavor, Image, Registry, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
 #[test]
@@ -351,6 +351,49 @@ fn a_pod_that_has_ended_gives_its_volumes_back() {
     })
     .unwrap();
     assert_eq!(world.named("job").unwrap().len(), 1, "the pod itself is still shown");
+}
+
+/// Its record is lost and its sandbox gone, so that nobody knows of the Secret that is still mounted.
+#[test]
+fn a_secret_of_a_pod_that_nobody_knows_is_not_kept() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    world.put_manifest("s", &secret("s", json!({ "key": "value" }))).unwrap();
+    world.put("p", one_volume(json!({ "secret": { "secretName": "s" } }))).unwrap();
+    let seen = world.running("p").unwrap();
+    persisted(&world.node).unwrap();
+    world.node.kill9();
+    world.take_away("p").unwrap();
+    fs::remove_dir_all(world.node.root().join("mainstay/pods")).unwrap();
+    let sandbox = world.sandboxes_of(seen.uid()).unwrap()[0]["id"].as_str().unwrap().to_owned();
+    world.containerd.crictl(&["rmp", "--force", &sandbox]).unwrap();
+    assert!(!world.mounts_of(seen.uid()).unwrap().is_empty());
+    // Another kubelet's, which nobody has marked.
+    let pods = world.node.root().join("pods");
+    fs::create_dir_all(pods.join("others/volumes/kubernetes.io~empty-dir/e")).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(600);
+    for uid in [seen.uid(), "others"] {
+        fs::File::open(pods.join(uid)).unwrap().set_modified(old).unwrap();
+    }
+    let mut run = Command::new(mainstay_binary().unwrap());
+    run.args(["run", "--healthz-port=0", "--runtime-endpoint", &world.containerd.endpoint()])
+        .arg(format!("--cgroup-root=/{}-run", world.containerd.instance().cgroup_name()))
+        .args([Path::new("--root-dir"), world.node.root(), Path::new("--manifests")])
+        .arg(world.node.manifests())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = run.spawn().unwrap();
+    let swept = wait_until(2 * SOON, "the end of what it left", || {
+        let mounts = world.mounts_of(seen.uid()).map_err(|error| format!("{error:#}"))?;
+        match (mounts.is_empty(), pods.join(seen.uid()).exists()) {
+            (true, false) => Ok(()),
+            _ => Err(format!("{mounts:?}; {:?}", child.try_wait())),
+        }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    swept.unwrap();
+    assert!(pods.join("others/volumes/kubernetes.io~empty-dir/e").is_dir());
 }
 
 #[test]

@@ -244,8 +244,11 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
     let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
     let wanted_at = std::time::Instant::now();
     let tell_of = teller(shared, &order.desired);
+    let (own_dir, root) = (dir.clone(), shared.config.node.root_dir.clone());
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
         let mut failed = Vec::new();
+        // Before anything is mounted below it. Without it nothing else can be made either, and that is told of.
+        mainstay_volume::make_pod_dir(&own_dir, &root).ok();
         for (setup, plugin) in setups {
             setup.name.clone_into(&mut done.lock().unwrap_or_else(PoisonError::into_inner));
             let begun = std::time::Instant::now();
