@@ -114,6 +114,27 @@ fn what_does_not_fit_is_rejected_and_the_rest_runs() {
     }
 }
 
+/// Each amount is one that can be written; their sum is more than can be counted.
+#[test]
+fn what_adds_up_to_more_than_can_be_counted_does_not_fit() {
+    let world = small_node(Flavor::Debian16, "");
+    world.put("bystander", asking(json!({ "memory": "64Mi" }))).unwrap();
+    let before = world.running("bystander").unwrap();
+    let most = json!({ "resources": { "requests": { "memory": i64::MAX.to_string() } } });
+    let containers = ["a", "b"].map(|name| with(idle(name), most.clone()));
+    world.put("endless", json!({ "terminationGracePeriodSeconds": 1, "containers": containers })).unwrap();
+    let message = format!(
+        "Node didn't have enough resource: memory, requested: {}, used: {}, capacity: {}",
+        i64::MAX,
+        64 << 20,
+        1 << 30
+    );
+    rejected(&world, "endless", "OutOfmemory", &message);
+    world.put("next", asking(json!({ "memory": "960Mi" }))).unwrap();
+    world.running("next").unwrap();
+    assert_eq!(world.running("bystander").unwrap(), before);
+}
+
 #[test]
 fn overhead_takes_room_too() {
     // 1500m of CPU and 1 GiB are left.
@@ -261,7 +282,7 @@ fn labels_ports_systems_and_what_cannot_be_enforced() {
         let containerd = mainstay_testkit::Containerd::start(Flavor::Debian16).unwrap();
         let node = mainstay_testkit::Node::builder()
             .containerd(&containerd)
-            .args(["--node-labels=disk=ssd,example.test/zone=a"])
+            .args(["--node-labels=disk=ssd,example.test/zone=a,generation=5"])
             .start()
             .unwrap();
         World { node, containerd }
@@ -287,6 +308,39 @@ fn labels_ports_systems_and_what_cannot_be_enforced() {
     let affinity = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
     rejected(&world, "elsewhere", "NodeAffinity", affinity);
     rejected(&world, "averse", "NodeAffinity", affinity);
+    // All of a term's expressions have to hold, and one that does not is enough.
+    let by = |expressions: &[Value]| {
+        let term = json!({ "matchExpressions": expressions });
+        let required = json!({ "nodeSelectorTerms": [term] });
+        let affinity =
+            json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+        with(quick(idle("main")), json!({ "affinity": affinity }))
+    };
+    let says = |key: &str, operator: &str, values: &[&str]| json!({ "key": key, "operator": operator, "values": values });
+    let true_ones = [
+        says("disk", "In", &["hdd", "ssd"]),
+        says("example.test/zone", "NotIn", &["b"]),
+        says("disk", "Exists", &[]),
+        says("tape", "DoesNotExist", &[]),
+        says("generation", "Gt", &["4"]),
+        says("generation", "Lt", &["6"]),
+    ];
+    let false_ones = [
+        says("tape", "Exists", &[]),
+        says("disk", "DoesNotExist", &[]),
+        says("generation", "Gt", &["5"]),
+        says("generation", "Lt", &["5"]),
+        says("tape", "Gt", &["4"]),
+    ];
+    world.put("all-true", by(&true_ones)).unwrap();
+    for (number, expression) in false_ones.iter().enumerate() {
+        let all: Vec<Value> = true_ones.iter().chain([expression]).cloned().collect();
+        world.put(&format!("one-false-{number}"), by(&all)).unwrap();
+    }
+    for number in 0..false_ones.len() {
+        rejected(&world, &format!("one-false-{number}"), "NodeAffinity", affinity);
+    }
+    world.running("all-true").unwrap();
     rejected(&world, "theirs", "NodeAffinity", affinity);
     world.running("here").unwrap();
     world.running("mine").unwrap();

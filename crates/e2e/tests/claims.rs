@@ -368,8 +368,19 @@ fn a_group_that_is_given_its_volume_slowly_is_told_of_it() -> Result<()> {
     // The rest of the node is not held up.
     member.bind("other", json!({ "containers": [idle("c")] }))?;
     member.ready("other")?;
+    // Who comes meanwhile with another group waits for longer than its worker does, and hears of it all the same.
+    let others = json!({ "securityContext": { "fsGroup": 1000 }, "terminationGracePeriodSeconds": 1 });
+    member.bind("guest", with(of_claim(idle("c"), "disk"), others))?;
+    let waits = "waiting for others who change the group of volume \"data\" has not ended";
+    member.told("guest", "FailedMount", waits)?;
     drop(hung);
     member.ready("patient")?;
+    member.ready("guest")?;
+    member.told(
+        "guest",
+        "AlreadyMountedVolume",
+        "The requested fsGroup is 1000, but the volume data has GID 4711.",
+    )?;
     for path in [&disk, &disk.join("quick")] {
         ensure!(fs::metadata(path)?.gid() == 4711, "{} is not the group's", path.display());
     }

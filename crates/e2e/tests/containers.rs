@@ -81,7 +81,7 @@ fn containers_get_their_environment_hosts_file_and_names() {
     }
     assert!(!log.contains("NOTHING="), "an optional key that is missing is left out");
 
-    let seen = world.running("host").unwrap();
+    let seen = world.wait("host", "Running and Ready, with an address", addressed).unwrap();
     let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let log = world.logged("host", "c", "hosts file").unwrap();
     assert!(log.contains(&format!("hostname={}", own.trim())), "{log}");
@@ -109,6 +109,44 @@ fn containers_get_their_environment_hosts_file_and_names() {
         )
         .unwrap();
     world.running("later").unwrap();
+}
+
+/// What is asked for in the same words as by any other container.
+#[test]
+fn an_init_container_is_given_what_it_asks_for() {
+    for flavor in Flavor::ALL {
+        let world = World::start(flavor).unwrap();
+        // It ends when the test has looked at it.
+        let script = "echo word=$WORD user=$(id -u) group=$(id -g); touch /data/made; while [ ! -e /data/go ]; do sleep 0.1; done";
+        let mount = |path: &str, more: Value| with(json!({ "name": "v", "mountPath": path }), more);
+        let init = with(
+            sh("init", script),
+            json!({
+                "env": [{ "name": "WORD", "value": "given" }],
+                "resources": { "limits": { "cpu": "100m", "memory": "24Mi" } },
+                "securityContext": { "runAsUser": 1000, "runAsGroup": 3000 },
+                "volumeMounts": [mount("/data", json!({ "subPath": "its/part" }))],
+            }),
+        );
+        let main = with(idle("c"), json!({ "volumeMounts": [mount("/v", json!({}))] }));
+        let spec = json!({
+            "terminationGracePeriodSeconds": 1, "initContainers": [init], "containers": [main],
+            "securityContext": { "fsGroup": 4000 }, "volumes": [{ "name": "v", "emptyDir": {} }],
+        });
+        world.put("p", spec).unwrap();
+        let seen = world.wait("p", "its init container", |pod| pod.runs("init")).unwrap();
+        assert_eq!(world.logged("p", "init", "\n").unwrap(), "word=given user=1000 group=3000\n");
+        let inner = CgroupDriver::of_this_run().container(seen.id("init"));
+        let own = world.node.cgroup(&["kubepods", "burstable", &format!("pod{}", seen.uid())]);
+        let inner: Vec<PathBuf> = own.iter().map(|pod| pod.join(&inner)).collect();
+        assert_eq!(limit_of(&inner), 24 << 20);
+        world.exec(&seen, "init", "touch /data/go").unwrap();
+        let seen = world.running("p").unwrap();
+        assert_eq!(
+            world.exec(&seen, "c", "cd /v; stat -c '%n %u' its/part/*").unwrap(),
+            "its/part/go 1000\nits/part/made 1000"
+        );
+    }
 }
 
 /// A RuntimeClass stands beside the pods of files, as their ConfigMaps do.

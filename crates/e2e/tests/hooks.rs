@@ -164,6 +164,7 @@ fn hooks_ask_others_over_http_and_https_and_sleep() {
         world.put(name, json!({ "terminationGracePeriodSeconds": 30, "containers": [container] })).unwrap();
     };
     hooked("post", "postStart", ask(8080, "HTTP", "post-start"));
+    hooked("post-tls", "postStart", ask(8443, "HTTPS", "post-start-by-tls"));
     hooked("pre", "preStop", ask(8443, "HTTPS", "pre-stop"));
     hooked("refused", "postStart", json!({ "httpGet": { "port": 1, "path": "/x" } }));
     let sleeps = with(idle("first"), json!({ "lifecycle": { "postStart": { "sleep": { "seconds": 3 } } } }));
@@ -172,15 +173,17 @@ fn hooks_ask_others_over_http_and_https_and_sleep() {
         .unwrap();
     world.running("post").unwrap();
     world.logged("target", "c", "X-Hook is \"post-start\", not \"another\"").unwrap();
+    world.running("post-tls").unwrap();
+    world.logged("target", "c", "X-Hook is \"post-start-by-tls\", not \"another\"").unwrap();
     let log = {
         world.running("pre").unwrap();
         world.take_away("pre").unwrap();
         world.gone("pre").unwrap();
         world.logged("target", "c", "X-Hook is \"pre-stop\", not \"another\"").unwrap()
     };
-    assert_eq!(log.matches("X-Hook is").count(), 2, "each was asked once: {log}");
+    assert_eq!(log.matches("X-Hook is").count(), 3, "each was asked once: {log}");
     // Any answer is good, also that the header is another one; no answer is not.
-    for name in ["post", "pre"] {
+    for name in ["post", "post-tls", "pre"] {
         let events = world.events(name).unwrap();
         assert!(!events.iter().any(|event| event.reason.contains("Hook")), "{events:#?}");
     }

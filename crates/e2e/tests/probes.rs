@@ -380,6 +380,33 @@ fn a_failed_liveness_probe_restarts_the_container_with_the_probes_own_grace() {
     }
 }
 
+/// As [`thresholds_and_delays_are_kept`] shows it of readiness probes.
+#[test]
+fn delays_and_limits_of_liveness_and_startup_probes_are_kept() {
+    let world = World::start(Flavor::Debian16).unwrap();
+    let delay = patient(Duration::from_secs(15)).as_secs();
+    let kinds = [("liveness", "livenessProbe", "Liveness"), ("startup", "startupProbe", "Startup")];
+    for (name, field, _) in kinds {
+        let limits = json!({
+            "initialDelaySeconds": delay, "timeoutSeconds": 2, "failureThreshold": 1, "terminationGracePeriodSeconds": 1,
+        });
+        let container = with(idle("c"), json!({ field: every_second(exec("sleep 1000"), limits) }));
+        world.put(name, json!({ "terminationGracePeriodSeconds": 1, "containers": [container] })).unwrap();
+    }
+    for (name, _, kind) in kinds {
+        let seen = world.wait_long(3 * SOON, name, "restarted", |pod| pod.restarts("c") > 0).unwrap();
+        let words =
+            format!("{kind} probe failed: command timed out: \"/bin/sh -c sleep 1000\" timed out after 2s");
+        let told = world.event(name, "Unhealthy", &words).unwrap();
+        assert_eq!(told.message, words);
+        let last = &seen.container("c")["lastState"]["terminated"];
+        let time = |key: &str| last[key].as_str().unwrap().parse::<Timestamp>().unwrap();
+        let lived = time("finishedAt").duration_since(time("startedAt"));
+        // Times are told in seconds, so that one may be missing; the command was waited for as well.
+        assert!(lived.as_secs() > i64::try_from(delay).unwrap(), "{name}: {lived:?}");
+    }
+}
+
 #[test]
 fn nothing_else_is_asked_before_a_container_has_come_up() {
     let world = World::start(Flavor::Debian16).unwrap();

@@ -6,11 +6,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
-use mainstay_e2e::seen::cgroups;
+use mainstay_e2e::seen::{cgroups, persisted};
 use mainstay_e2e::{PodSeen, SOON, World, config_map, idle, idle_with, one_volume, pod, secret, sh, with};
-use mainstay_testkit::{BUSYBOX, Flavor, Image, Registry, wait_until};
+use mainstay_testkit::{BUSYBOX, Flavor, Image, Registry, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
 #[test]
@@ -44,7 +45,10 @@ fn files_modes_and_owners_are_as_the_pod_wants_them() {
                     { "name": "mixed", "projected": { "sources": [
                         { "configMap": { "name": "settings", "items": [{ "key": "a", "path": "a" }] } },
                         { "secret": { "name": "login", "items": [{ "key": "user", "path": "login/user" }] } },
-                        { "downwardAPI": { "items": [{ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } }] } },
+                        { "downwardAPI": { "items": [
+                            { "path": "name", "fieldRef": { "fieldPath": "metadata.name" } },
+                            { "path": "memory", "resourceFieldRef": { "containerName": "c", "resource": "limits.memory", "divisor": "1Ki" } },
+                        ] } },
                     ] } },
                     { "name": "none", "configMap": { "name": "absent", "optional": true } },
                     { "name": "scratch", "emptyDir": {} },
@@ -60,7 +64,10 @@ fn files_modes_and_owners_are_as_the_pod_wants_them() {
         assert_eq!(says("cat /some/deep/er/a /some/b; ls /some"), "onetwob\ndeep");
         assert_eq!(says("cat /secret/user /secret/password"), "admingeheim");
         assert_eq!(says("cat /down/labels; echo; cat /down/memory"), "app=\"files\"\ntier=\"x\"\n64");
-        assert_eq!(says("cat /mixed/a /mixed/login/user /mixed/name"), "oneadminfiles-node");
+        assert_eq!(
+            says("cat /mixed/a /mixed/login/user /mixed/name /mixed/memory"),
+            "oneadminfiles-node65536"
+        );
         assert_eq!(says("ls -A /none | grep -v '^[.][.]' | wc -l"), "0");
         // The group may read what belongs to it, and write where it may write; nothing of the contents can be written.
         let stat = "stat -L -c '%a %g'";
@@ -101,7 +108,7 @@ fn modes_are_kept_and_what_is_optional_may_be_missing() {
         with(json!({ "path": path, "fieldRef": { "fieldPath": "metadata.name" } }), more)
     };
     let sources = json!([
-        { "configMap": { "name": "cm", "items": [key("a", json!({})), key("no", json!({}))], "optional": true } },
+        { "configMap": { "name": "cm", "items": [key("a", json!({ "mode": 0o640 })), key("no", json!({}))], "optional": true } },
         { "secret": { "name": "s", "items": [key("k", json!({ "mode": 0o400 })), key("nor", json!({}))], "optional": true } },
         { "secret": { "name": "absent", "optional": true } },
         { "configMap": { "name": "absent", "optional": true } },
@@ -128,7 +135,7 @@ fn modes_are_kept_and_what_is_optional_may_be_missing() {
             "cm/a 500 0 0",
             "d/m 444 0 0",
             "d/n 600 0 0",
-            "p/a 440 0 0",
+            "p/a 640 0 0",
             "p/k 400 0 0",
             "p/m 440 0 0",
             "p/n 604 0 0",
@@ -179,7 +186,8 @@ fn a_pod_waits_for_what_is_missing_and_runs_once_it_appears() {
 
 #[test]
 fn contents_follow_their_sources_while_the_pod_runs() {
-    let world = World::start(Flavor::Debian16).unwrap();
+    // No sync comes while this looks: only the change itself can bring what is new.
+    let world = World::with_config(Flavor::Debian16, "syncFrequency: 1h").unwrap();
     world.put_manifest("cm", &config_map("cm", json!({ "a": "1", "b": "1" }))).unwrap();
     world.put_manifest("s", &secret("s", json!({ "s": "1" }))).unwrap();
     world
@@ -236,7 +244,6 @@ fn contents_follow_their_sources_while_the_pod_runs() {
     .unwrap();
     let now = world.running("labelled").unwrap();
     assert_eq!((now.id("c"), now.restarts("c"), now.uid()), (first.id("c"), 0, first.uid()));
-    // Somebody who changes the files by hand is put right at the next sync, not never: here by any change of the source.
     world.take_away("live").unwrap();
     world.gone("live").unwrap();
 }
@@ -249,7 +256,8 @@ fn contents_changed_by_hand_are_put_right_within_one_sync() {
     let seen = world.running("p").unwrap();
     let file = world.volume(&seen, "configmap", "v").join("a");
     fs::write(&file, "wrong").unwrap();
-    wait_until(SOON, "the right contents", || match fs::read_to_string(&file) {
+    // Far below the minute that is the default.
+    wait_until(Duration::from_secs(20), "the right contents", || match fs::read_to_string(&file) {
         Ok(text) if text == "right" => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -343,6 +351,49 @@ fn a_pod_that_has_ended_gives_its_volumes_back() {
     })
     .unwrap();
     assert_eq!(world.named("job").unwrap().len(), 1, "the pod itself is still shown");
+}
+
+/// Its record is lost and its sandbox gone, so that nobody knows of the Secret that is still mounted.
+#[test]
+fn a_secret_of_a_pod_that_nobody_knows_is_not_kept() {
+    let mut world = World::start(Flavor::Debian16).unwrap();
+    world.put_manifest("s", &secret("s", json!({ "key": "value" }))).unwrap();
+    world.put("p", one_volume(json!({ "secret": { "secretName": "s" } }))).unwrap();
+    let seen = world.running("p").unwrap();
+    persisted(&world.node).unwrap();
+    world.node.kill9();
+    world.take_away("p").unwrap();
+    fs::remove_dir_all(world.node.root().join("mainstay/pods")).unwrap();
+    let sandbox = world.sandboxes_of(seen.uid()).unwrap()[0]["id"].as_str().unwrap().to_owned();
+    world.containerd.crictl(&["rmp", "--force", &sandbox]).unwrap();
+    assert!(!world.mounts_of(seen.uid()).unwrap().is_empty());
+    // Another kubelet's, which nobody has marked.
+    let pods = world.node.root().join("pods");
+    fs::create_dir_all(pods.join("others/volumes/kubernetes.io~empty-dir/e")).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(600);
+    for uid in [seen.uid(), "others"] {
+        fs::File::open(pods.join(uid)).unwrap().set_modified(old).unwrap();
+    }
+    let mut run = Command::new(mainstay_binary().unwrap());
+    run.args(["run", "--healthz-port=0", "--runtime-endpoint", &world.containerd.endpoint()])
+        .arg(format!("--cgroup-root=/{}-run", world.containerd.instance().cgroup_name()))
+        .args([Path::new("--root-dir"), world.node.root(), Path::new("--manifests")])
+        .arg(world.node.manifests())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = run.spawn().unwrap();
+    let swept = wait_until(2 * SOON, "the end of what it left", || {
+        let mounts = world.mounts_of(seen.uid()).map_err(|error| format!("{error:#}"))?;
+        match (mounts.is_empty(), pods.join(seen.uid()).exists()) {
+            (true, false) => Ok(()),
+            _ => Err(format!("{mounts:?}; {:?}", child.try_wait())),
+        }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    swept.unwrap();
+    assert!(pods.join("others/volumes/kubernetes.io~empty-dir/e").is_dir());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! One task for all of them. It knows when each probe is due (a heap of times, on a coarse grid so that many probes share
 //! a wake-up), makes the attempts within itself (each ends at its time limit; commands also wait for one of a few slots, of which a
-//! pod can have only some),
+//! pod can have only some, and its first without regard to those of others),
 //! and turns answers into verdicts by the rules of `lifecycle::probe`. A probe that has nothing to ask has no time in
 //! the heap: nobody wakes for it.
 //!
@@ -317,9 +317,11 @@ impl Actor {
                 key,
                 instance: id,
                 target,
-                timeout: prober.rules.timeout,
+                rules: prober.rules,
                 cri: self.config.cri.clone(),
                 exec_slots: pod.exec_slots.clone(),
+                outcome: Arc::clone(&pod.outcome),
+                events: self.config.events.clone(),
             };
             self.rounds.push(Box::pin(round.run()));
         }

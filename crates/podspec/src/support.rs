@@ -45,6 +45,9 @@ const LIKE: [(&str, &str); 4] = [
     ("status.ephemeralContainerStatuses", "status.containerStatuses"),
 ];
 
+/// What init containers are given as others are.
+const INIT: &[&str] = &["containers::an_init_container_is_given_what_it_asks_for"];
+
 /// A file of lines.
 struct Area {
     #[cfg_attr(not(test), expect(dead_code, reason = "the page's headings; the page is written by a test"))]
@@ -60,9 +63,9 @@ struct Row {
 }
 
 enum State {
-    /// Acted upon, as these tests show: `file::function` in `crates/e2e/tests`.
+    /// Acted upon, as these tests show: `file::function` in `crates/e2e/tests`; and as far as is said.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the tests, which look for them"))]
-    Works(&'static [&'static str]),
+    Works(&'static [&'static str], &'static str),
     /// Kept, shown and handed to whom it concerns, without being acted upon here.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the page, which is written by a test"))]
     PassedThrough(&'static str),
@@ -72,7 +75,12 @@ enum State {
 
 /// A field that does what it should, with the tests that show it.
 const fn works(path: &'static str, tests: &'static [&'static str]) -> Row {
-    Row { path, state: State::Works(tests) }
+    works_but(path, tests, "")
+}
+
+/// One that does what it should only as far as is said.
+const fn works_but(path: &'static str, tests: &'static [&'static str], how_far: &'static str) -> Row {
+    Row { path, state: State::Works(tests, how_far) }
 }
 
 /// A field that is somebody else's to act upon, with whose.

@@ -20,7 +20,8 @@ use mainstay_podspec::runtime::{
 };
 use mainstay_task::TaskGroup;
 use mainstay_types::{
-    DesiredState, Event, EventKind, EventTarget, ObservedState, Outcomes, PodExt, PodStage, PodUid,
+    DesiredState, Event, EventKind, EventTarget, NodeCounters, ObservedState, Outcomes, PodExt, PodStage,
+    PodUid,
 };
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -72,8 +73,22 @@ struct Applied {
     pods: Mutex<HashMap<PodUid, Arc<Mutex<Print>>>>,
 }
 
-/// `None` before anything is known to have been set.
-type Print = Option<u64>;
+/// What is known of a cgroup's values. Nothing, when some may have been set and others not.
+#[derive(Debug, Default)]
+struct Print {
+    set: Option<u64>,
+    /// What was not accepted. It is tried again each minute, not at every change of any pod.
+    refused: Option<u64>,
+}
+
+impl Print {
+    fn note(&mut self, values: u64, result: &Result<(), CgroupError>) {
+        *self = match result {
+            Ok(()) => Self { set: Some(values), refused: None },
+            Err(_) => Self { set: None, refused: Some(values) },
+        };
+    }
+}
 
 impl Applied {
     fn entry(&self, uid: &PodUid) -> Arc<Mutex<Print>> {
@@ -81,8 +96,8 @@ impl Applied {
         Arc::clone(pods.entry(uid.clone()).or_default())
     }
 
-    fn print(&self, values: &CgroupValues) -> Print {
-        Some(self.hasher.hash_one(values))
+    fn print(&self, values: &CgroupValues) -> u64 {
+        self.hasher.hash_one(values)
     }
 
     /// Keeps the entries of these pods only, and those that somebody holds.
@@ -177,17 +192,43 @@ impl Cgroups {
         let path = self.path(pod);
         let entry = self.applied.entry(&pod.uid_ref().into());
         let mut print = entry.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tree.ensure(&path, &values)?;
+        let result = self.tree.ensure(&path, &values);
+        print.note(self.applied.print(&values), &result);
+        result?;
         self.tree.hierarchy().mark(&path, &self.mark);
-        *print = self.applied.print(&values);
         Ok(())
+    }
+
+    /// Sets the cgroup of a pod that runs, if its values are others than they were. What was refused is tried again when it is `due`.
+    /// `None` where there is nothing to do, else also whether the same was refused before. Blocks.
+    fn update(
+        &self,
+        pod: &Pod,
+        values: CgroupValues,
+        due: bool,
+        counters: &NodeCounters,
+    ) -> Option<(Result<(), CgroupError>, bool)> {
+        let values = CgroupValues { pids: self.pids, ..values };
+        let path = self.path(pod);
+        let entry = self.applied.entry(&pod.uid_ref().into());
+        // Its worker is at it just now, and makes it with these values or removes it.
+        let mut print = entry.try_lock().ok()?;
+        let wanted = self.applied.print(&values);
+        let again = print.refused == Some(wanted);
+        if print.set == Some(wanted) || (again && !due) || !self.tree.hierarchy().exists(&path) {
+            return None;
+        }
+        self.tree.hierarchy().mark(&path, &self.mark);
+        let result = timed(counters, "update", || self.tree.set(&path, &values));
+        print.note(wanted, &result);
+        Some((result, again))
     }
 
     /// Kills what is left in the pod's cgroup and removes it. Blocks.
     pub(crate) fn remove(&self, uid: &PodUid) -> Result<(), CgroupError> {
         let entry = self.applied.entry(uid);
         let mut print = entry.lock().unwrap_or_else(PoisonError::into_inner);
-        *print = None;
+        *print = Print::default();
         self.tree.destroy_pod(uid, KILL_PATIENCE)
     }
 }
@@ -311,7 +352,7 @@ impl Keeper {
             }
         }
         for (uid, pod) in active {
-            self.refresh_pod(uid, pod);
+            self.refresh_pod(uid, pod, due);
         }
         self.cgroups.applied.retain(|uid| outcomes.pods.contains_key(uid));
     }
@@ -345,27 +386,20 @@ impl Keeper {
         result.is_ok() && !was_well
     }
 
-    fn refresh_pod(&self, uid: &PodUid, pod: &Pod) {
+    fn refresh_pod(&self, uid: &PodUid, pod: &Pod, due: bool) {
         let exclusive = self.shared.config.resources.holds_cpus(uid.as_str());
-        let values =
-            CgroupValues { pids: self.cgroups.pids, ..pod_cgroup_values(pod, self.node(), exclusive) };
-        let path = self.cgroups.path(pod);
-        let applied = &self.cgroups.applied;
-        let entry = applied.entry(uid);
-        // Its worker is at it just now, and makes it with these values or removes it.
-        let Ok(mut print) = entry.try_lock() else { return };
-        if *print == applied.print(&values) || !self.cgroups.tree.hierarchy().exists(&path) {
-            return;
-        }
-        self.cgroups.tree.hierarchy().mark(&path, &self.cgroups.mark);
-        match timed(&self.shared.config.counters, "update", || self.cgroups.tree.set(&path, &values)) {
-            Ok(()) => debug!(pod.uid = %uid, "set the cgroup of a running pod"),
-            Err(error) => {
-                warn!(pod.uid = %uid, error = with_causes(&error), "cannot set the cgroup of a running pod")
+        let values = pod_cgroup_values(pod, self.node(), exclusive);
+        match self.cgroups.update(pod, values, due, &self.shared.config.counters) {
+            None => {}
+            Some((Ok(()), _)) => debug!(pod.uid = %uid, "set the cgroup of a running pod"),
+            Some((Err(error), false)) => {
+                let error = with_causes(&error);
+                warn!(pod.uid = %uid, error, "cannot set the cgroup of a running pod; trying again each minute");
+            }
+            Some((Err(error), true)) => {
+                debug!(pod.uid = %uid, error = with_causes(&error), "still cannot set the cgroup of a running pod");
             }
         }
-        // One that the kernel refuses now is tried again when the pod changes, or at the next start.
-        *print = applied.print(&values);
     }
 
     /// Moves what is in no cgroup into `systemCgroups`, and mainstay to its place if it is not there yet.

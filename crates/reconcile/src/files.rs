@@ -14,7 +14,7 @@ use mainstay_cgroup::CgroupError;
 use mainstay_host::RemoveError;
 use mainstay_podspec::runtime::{self, hosts_file, pod_log_directory};
 use mainstay_types::{ContainerId, DesiredPod, NodeCounters, PodExt, PodUid};
-use mainstay_volume::{Hung, Progress};
+use mainstay_volume::{Hung, Progress, VolumeError};
 use tracing::{debug, warn};
 
 use crate::{
@@ -37,6 +37,9 @@ pub(crate) enum FileError {
     /// Making or writing something.
     #[error("cannot {action} {path}: {source}; check that the file system is writable and not full", path = path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// Making the pod's directory.
+    #[error("{0}; check that the file system is writable and not full")]
+    Dir(VolumeError),
     /// Removing something.
     #[error(transparent)]
     Remove(#[from] RemoveError),
@@ -82,8 +85,10 @@ pub(crate) async fn prepare_pod(shared: &Shared, desired: &DesiredPod) -> Result
     let dir = pod_dir(&shared.config.node.root_dir, &desired.uid);
     let logs = log_dir(shared, &desired.pod);
     let doing = ("making the pod's directories", FILE_PATIENCE);
+    let root = shared.config.node.root_dir.clone();
     off_the_workers((shared, &desired.uid), doing, move || {
-        for sub in ["", "volumes", "plugins"] {
+        mainstay_volume::make_pod_dir(&dir, &root).map_err(FileError::Dir)?;
+        for sub in ["volumes", "plugins"] {
             make_dir(&dir.join(sub), 0o750)?;
         }
         if let Some(parent) = logs.parent() {

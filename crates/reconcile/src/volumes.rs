@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_cri::v1::{ContainerConfig, ImageSpec, Mount};
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use mainstay_lifecycle::Step;
@@ -20,7 +21,9 @@ use mainstay_podspec::{
         with_claims,
     },
 };
-use mainstay_types::{ContainerName, ContainerReason, DesiredPod, EventKind, NodeCounters, PodExt, Ruling};
+use mainstay_types::{
+    ContainerName, ContainerReason, DesiredPod, Event, EventKind, EventTarget, NodeCounters, PodExt, Ruling,
+};
 use mainstay_volume::{Hung, Notice, VolumeError};
 use tracing::{debug, warn};
 
@@ -155,6 +158,10 @@ pub(crate) async fn refresh(shared: &Shared, order: &Order) {
     let volumes: Vec<&Volume> =
         order.desired.pod.spec_ref().volumes.iter().flatten().filter(|volume| is_live(volume)).collect();
     let work = async {
+        // What hangs, a part of a volume of a dead server say, is waited for without a turn: many such pods would have them all.
+        if let Err(hung) = shared.config.volume_jobs.idle(order.desired.uid.as_str(), PATIENCE).await {
+            return vec![held_up(shared, order, &volumes, &hung, String::new())];
+        }
         // Each has a thread and open files meanwhile. Nobody closes the semaphore, and whoever hangs gives up.
         let _turn = shared.refreshes.acquire().await;
         set_up(shared, order, &volumes, false).await
@@ -236,8 +243,12 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
     let current = Arc::new(Mutex::new(String::new()));
     let (done, counters) = (Arc::clone(&current), Arc::clone(&shared.config.counters));
     let wanted_at = std::time::Instant::now();
+    let tell_of = teller(shared, &order.desired);
+    let (own_dir, root) = (dir.clone(), shared.config.node.root_dir.clone());
     let work = shared.config.volume_jobs.run(pod.uid_ref(), PATIENCE, move |progress| {
-        let (mut failed, mut notices) = (Vec::new(), Vec::new());
+        let mut failed = Vec::new();
+        // Before anything is mounted below it. Without it nothing else can be made either, and that is told of.
+        mainstay_volume::make_pod_dir(&own_dir, &root).ok();
         for (setup, plugin) in setups {
             setup.name.clone_into(&mut done.lock().unwrap_or_else(PoisonError::into_inner));
             let begun = std::time::Instant::now();
@@ -248,20 +259,16 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
                 counters.volume_waits.of(["overall_volume_mount", plugin]).observe(wanted_at.elapsed());
             }
             match result {
-                Ok(notice) => notices.extend(notice.map(|notice| (setup.name, notice))),
+                // At once: it is told of once, and nobody may be waiting for the end any more.
+                Ok(Some(notice)) => tell_of(&setup.name, notice),
+                Ok(None) => {}
                 Err(error) => failed.push((setup.name, error.to_string())),
             }
         }
-        (failed, notices)
+        failed
     });
     match work.await {
-        Ok((failed, notices)) => {
-            for (volume, Notice::OtherGroup { asked, has }) in notices {
-                let text = format!(
-                    "The requested fsGroup is {asked}, but the volume {volume} has GID {has}. The volume may not be shareable."
-                );
-                shared.event(&order.desired, None, EventKind::Warning, "AlreadyMountedVolume", text);
-            }
+        Ok(failed) => {
             troubles.extend(failed.into_iter().map(|(volume, message)| {
                 let only_stale = volumes.iter().any(|other| other.name == volume && filled(other));
                 Trouble { volume, message, only_stale }
@@ -269,31 +276,49 @@ async fn set_up(shared: &Shared, order: &Order, volumes: &[&Volume], anew: bool)
         }
         Err(hung) => {
             let named = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // Held up by an earlier try, which names what it hangs in: the volume, or a path in it.
-            let of_earlier = || {
-                let found = volumes.iter().find(|volume| {
-                    let path = volume_path(&dir, volume).map(|path| path.display().to_string());
-                    hung.doing.contains(&format!("volume {:?}", volume.name))
-                        || path.is_some_and(|path| hung.doing.contains(&path))
-                });
-                found.map_or_else(String::new, |volume| volume.name.clone())
-            };
-            let volume = if named.is_empty() { of_earlier() } else { named };
-            if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
-                let text =
-                    format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");
-                shared.event(
-                    &order.desired,
-                    None,
-                    EventKind::Warning,
-                    "VolumePermissionChangeInProgress",
-                    text,
-                );
-            }
-            troubles.push(Trouble { volume, message: hung.to_string(), only_stale: false });
+            troubles.push(held_up(shared, order, volumes, &hung, named));
         }
     }
     troubles
+}
+
+/// Tells the pod's owner of what was noticed about a volume, from a job as well.
+fn teller(shared: &Shared, desired: &DesiredPod) -> impl Fn(&str, Notice) + Send + 'static {
+    let events = shared.config.events.clone();
+    let target =
+        EventTarget::Pod { uid: desired.uid.clone(), full_name: desired.full_name.clone(), field_path: None };
+    move |volume, Notice::OtherGroup { asked, has }| {
+        let message = format!(
+            "The requested fsGroup is {asked}, but the volume {volume} has GID {has}. The volume may not be shareable."
+        );
+        events.send(Event {
+            target: target.clone(),
+            kind: EventKind::Warning,
+            reason: "AlreadyMountedVolume".into(),
+            message,
+            time: Timestamp::now(),
+        });
+    }
+}
+
+/// What is wrong when the pod's job hangs: in the volume that it has `named`, or else it is an earlier try, which tells what it hangs in:
+/// the volume, or a path in it.
+fn held_up(shared: &Shared, order: &Order, volumes: &[&Volume], hung: &Hung, named: String) -> Trouble {
+    let dir = pod_dir(&shared.config.node.root_dir, order.desired.uid.as_str());
+    let of_earlier = || {
+        let found = volumes.iter().find(|volume| {
+            let path = volume_path(&dir, volume).map(|path| path.display().to_string());
+            hung.doing.contains(&format!("volume {:?}", volume.name))
+                || path.is_some_and(|path| hung.doing.contains(&path))
+        });
+        found.map_or_else(String::new, |volume| volume.name.clone())
+    };
+    let volume = if named.is_empty() { of_earlier() } else { named };
+    if hung.given.is_some() && hung.seconds >= LONG_CHANGE_SECONDS {
+        let text = format!("Setting volume ownership for {volume} is taking longer than expected: {hung}");
+        shared.event(&order.desired, None, EventKind::Warning, "VolumePermissionChangeInProgress", text);
+    }
+    Trouble { volume, message: hung.to_string(), only_stale: false }
 }
 
 /// Why a pod that does not have a claimed volume yet may not have it: the claim has lost it since others were given it, or it is

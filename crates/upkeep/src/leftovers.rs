@@ -64,10 +64,12 @@ pub(crate) async fn sweep(config: &Arc<UpkeepConfig>, snapshots: &Snapshots) {
     let work = SWEEP.run(SWEEP_PATIENCE, {
         let (config, owners) = (Arc::clone(config), owners.clone());
         move || {
-            let mut pods = Vec::new();
+            let mut pods = old_directories(&config.root_dir.join("pods"));
+            let may_go = |path: &Path| {
+                config.remove_unknown || mainstay_volume::is_own_pod_dir(path, &config.root_dir)
+            };
+            pods.retain(|(path, uid)| owners.has_none(uid) && may_go(path));
             if config.remove_unknown {
-                pods = old_directories(&config.root_dir.join("pods"));
-                pods.retain(|(_, uid)| owners.has_none(uid));
                 for (path, name) in old_directories(&config.pod_logs_dir) {
                     // `<namespace>_<name>_<uid>`: none of the parts can have an underscore but the UID.
                     let uid = name.splitn(3, '_').nth(2);

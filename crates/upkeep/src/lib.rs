@@ -34,8 +34,8 @@ pub struct UpkeepConfig {
     pub pod_logs_dir: PathBuf,
     /// Where the log links are.
     pub container_log_links: PathBuf,
-    /// Directories of pods that nobody knows may be removed (`mainstay kubelet`). Otherwise they may be another
-    /// kubelet's, and only reconcile removes what is mainstay's own.
+    /// Directories of pods that nobody knows may be removed, whoever made them (`mainstay kubelet`). Otherwise they may be another
+    /// kubelet's, and only those below the root go that carry mainstay's mark.
     pub remove_unknown: bool,
     /// What reconcile works from: it may know of a pod before any snapshot shows it.
     pub desired: watch::Receiver<Arc<DesiredState>>,

@@ -187,6 +187,22 @@ impl Jobs {
         }
     }
 
+    /// Waits for the end of the key's job, if there is one, but no longer than until it has been running for `patience`: who holds
+    /// something that others want asks before. Cancel safe.
+    ///
+    /// # Errors
+    /// When it has been running for longer.
+    pub async fn idle(&self, key: &str, patience: Duration) -> Result<(), Hung> {
+        let Some(job) = self.running().get(key).map(Arc::clone) else { return Ok(()) };
+        let removed_before = job.removed();
+        let mut ended = job.ended.subscribe();
+        let left = patience.saturating_sub(job.begun.elapsed());
+        match tokio::time::timeout(left, ended.wait_for(|ended| *ended)).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(job.hung(removed_before)),
+        }
+    }
+
     /// Tells a job that its result is no longer wanted.
     pub fn abandon(&self, key: &str) {
         if let Some(job) = self.running().get(key) {
@@ -259,6 +275,27 @@ mod tests {
         assert!(hung.unwrap_err().removing);
         drop(step);
         jobs.run("a", Duration::from_secs(5), |_| ()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn whether_a_job_hangs_is_told_without_waiting_for_it_anew() {
+        let jobs = Jobs::default();
+        assert_eq!(jobs.idle("a", Duration::ZERO).await, Ok(()));
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let work = move |progress: &Progress| {
+            progress.doing("mounting x");
+            wait.recv().ok();
+        };
+        jobs.run("a", Duration::from_millis(50), work).await.unwrap_err();
+        let asked = Instant::now();
+        let hung = jobs.idle("a", Duration::from_millis(50)).await.unwrap_err();
+        assert_eq!(hung.doing, "mounting x");
+        assert!(asked.elapsed() < Duration::from_millis(50), "its patience was over before");
+        assert_eq!(jobs.idle("b", Duration::ZERO).await, Ok(()), "only the key's own");
+        let (idle, ()) = tokio::join!(jobs.idle("a", Duration::from_secs(60)), async {
+            release.send(()).unwrap();
+        });
+        assert_eq!(idle, Ok(()), "what ends in time is waited for");
     }
 
     #[tokio::test]

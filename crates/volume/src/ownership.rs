@@ -126,6 +126,8 @@ fn one(directory: BorrowedFd<'_>, name: &std::ffi::CStr, group: u32) -> Result<O
         FileType::Directory => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let inner = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+            // Of the one that was opened: another may have had the name before, with another mode.
+            let stat = rustix::fs::fstat(&inner)?;
             return Ok(Some((Dir::new(inner)?, stat)));
         }
         FileType::RegularFile => {
@@ -217,6 +219,40 @@ mod tests {
         give(&volume, 4712, GroupChange::OnRootMismatch, &Progress::default()).unwrap();
         assert_eq!(seen(&volume.join("a/file")).0, 4712);
     }
+
+    #[test]
+    fn directories_that_change_places_keep_their_own_modes() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let dir = tempfile::tempdir().unwrap();
+        let (closed, open) = (dir.path().join("a"), dir.path().join("b"));
+        let made = [(&closed, 0o700), (&open, 0o777)].map(|(path, mode)| {
+            fs::create_dir(path).unwrap();
+            (fs::File::open(path).unwrap(), mode)
+        });
+        let done = AtomicBool::new(false);
+        let modes = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                while !done.load(Ordering::Relaxed) {
+                    rustix::fs::renameat_with(rustix::fs::CWD, &closed, rustix::fs::CWD, &open, flags)
+                        .unwrap();
+                }
+            });
+            let rounds = (0..5000).map(|_| {
+                for (file, mode) in &made {
+                    file.set_permissions(fs::Permissions::from_mode(*mode)).unwrap();
+                }
+                give(dir.path(), 4711, GroupChange::Always, &Progress::default()).unwrap();
+                made.each_ref().map(|(file, _)| file.metadata().unwrap().mode() & 0o707)
+            });
+            let modes: std::collections::BTreeSet<_> = rounds.collect();
+            done.store(true, Ordering::Relaxed);
+            modes
+        });
+        assert_eq!(modes.into_iter().collect::<Vec<_>>(), [[0o700, 0o707]]);
+    }
+
     #[tokio::test]
     async fn what_nobody_waits_for_any_more_is_given_up() {
         let dir = tempfile::tempdir().unwrap();

@@ -15,7 +15,8 @@ use rustix::{
 
 use crate::{Progress, VolumeError, command, host_path, local, writer};
 
-/// What the pod's owner should know of a volume that is up.
+/// What the pod's owner should know of a volume that is up. It is given once: whoever gets it tells of it, though nobody waits for the
+/// volume any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It was not given to the pod's group, because another pod has it.

@@ -236,4 +236,4 @@ pub(super) fn random_part(period: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -6,11 +6,13 @@ use std::{
 };
 
 use mainstay_cri::Cri;
+use mainstay_lifecycle::ProbeRules;
 use mainstay_probe::{Answer, Target, TargetError, attempt};
-use mainstay_types::ContainerId;
+use mainstay_types::{ContainerId, EventSink, PodOutcome};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::warn;
 
-use super::prober::Key;
+use super::{prober::Key, tell};
 
 /// As often is it tried when it cannot be.
 const TRIES: usize = 3;
@@ -22,9 +24,10 @@ const POD_SLOTS: usize = 2;
 /// limit, in however many pods, must not keep others from being asked, nor those of a sidecar the main container's.
 const STARTING: Duration = Duration::from_millis(500);
 
-/// So many run at once, hanging or not: each is a process in a container, one beside it and a call to the runtime.
+/// So many run at once beside the first of each pod, hanging or not: each is a process in a container, one beside it and a call to the
+/// runtime. The first ones are not counted, for however much hangs elsewhere, a pod of which nothing runs must be asked.
 const NODE_RUNNING: usize = 512;
-/// So many of them can be one pod's. A pod whose commands hang has its others wait, and takes little from its neighbours.
+/// So many can be one pod's. A pod whose commands hang has its others wait, and takes little from its neighbours.
 const POD_RUNNING: usize = 16;
 
 /// Turns at running a command.
@@ -32,6 +35,8 @@ const POD_RUNNING: usize = 16;
 pub(super) struct ExecSlots {
     node: Arc<Turns>,
     pod: Arc<Turns>,
+    /// The pod's first, which needs none of the node's.
+    first: Arc<Semaphore>,
 }
 
 /// Semaphores are never closed.
@@ -50,6 +55,7 @@ impl Turns {
 /// A turn, until it is dropped.
 pub(super) struct Slot {
     starting: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    /// The pod's, and its first or one of the node's.
     _running: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
@@ -69,12 +75,16 @@ impl Slot {
 
 impl ExecSlots {
     pub(super) fn of_node() -> Self {
-        Self { node: Turns::new(NODE_SLOTS, NODE_RUNNING), pod: Turns::new(POD_SLOTS, POD_RUNNING) }
+        Self::with(Turns::new(NODE_SLOTS, NODE_RUNNING))
     }
 
     /// Those of one more pod.
     pub(super) fn of_pod(&self) -> Self {
-        Self { node: Arc::clone(&self.node), pod: Turns::new(POD_SLOTS, POD_RUNNING) }
+        Self::with(Arc::clone(&self.node))
+    }
+
+    fn with(node: Arc<Turns>) -> Self {
+        Self { node, pod: Turns::new(POD_SLOTS, POD_RUNNING), first: Arc::new(Semaphore::new(1)) }
     }
 
     /// Waits for a turn; they are never closed, so there always is one. The pod's own first: who waits for that must hold
@@ -82,8 +92,29 @@ impl ExecSlots {
     pub(super) async fn turn(&self) -> Option<Slot> {
         let turn = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
         let pod = (turn(&self.pod.running).await.ok()?, turn(&self.pod.starting).await.ok()?);
-        let node = (turn(&self.node.running).await.ok()?, turn(&self.node.starting).await.ok()?);
+        // Cancel safe: who is dropped only loses a place in a queue.
+        let running = tokio::select! {
+            biased;
+            first = turn(&self.first) => first,
+            one = turn(&self.node.running) => one,
+        };
+        let node = (running.ok()?, turn(&self.node.starting).await.ok()?);
         Some(Slot { starting: Some((pod.1, node.1)), _running: (pod.0, node.0) })
+    }
+
+    /// Why there are no turns, and what helps; `None` where others are only being started.
+    fn full(&self) -> Option<String> {
+        let is_full = |turns: &Turns| turns.running.available_permits() == 0;
+        let of_whom = if is_full(&self.pod) {
+            format!("{POD_RUNNING} of this pod's probes have")
+        } else if is_full(&self.node) {
+            format!("{NODE_RUNNING} of the node's probes have")
+        } else {
+            return None;
+        };
+        Some(format!(
+            "{of_whom} commands that do not end, and no more run at once; give those a shorter timeoutSeconds"
+        ))
     }
 }
 
@@ -91,9 +122,12 @@ pub(super) struct Round {
     pub(super) key: Key,
     pub(super) instance: ContainerId,
     pub(super) target: Arc<Result<Target, TargetError>>,
-    pub(super) timeout: Duration,
+    pub(super) rules: ProbeRules,
     pub(super) cri: Cri,
     pub(super) exec_slots: ExecSlots,
+    /// Of whom to tell, and where.
+    pub(super) outcome: Arc<PodOutcome>,
+    pub(super) events: EventSink,
 }
 
 pub(super) struct RoundEnd {
@@ -106,20 +140,20 @@ pub(super) struct RoundEnd {
 
 impl Round {
     pub(super) async fn run(self) -> RoundEnd {
-        let Self { key, instance, target, timeout, cri, exec_slots } = self;
-        let (answer, took) = match &*target {
+        let (answer, took) = match &*self.target {
             Err(error) => (Err(error.to_string()), Duration::ZERO),
             Ok(target) => {
+                let (cri, timeout) = (&self.cri, self.rules.timeout);
                 // Commands start processes; that many at once would be a load of their own.
-                let slot = if target.is_exec() { exec_slots.turn().await } else { None };
+                let slot = if target.is_exec() { self.turn().await } else { None };
                 let begun = Instant::now();
                 let tries = async {
-                    let mut answer = attempt(&cri, target, timeout).await;
+                    let mut answer = attempt(cri, target, timeout).await;
                     for _ in 1..TRIES {
                         if answer.is_ok() {
                             break;
                         }
-                        answer = attempt(&cri, target, timeout).await;
+                        answer = attempt(cri, target, timeout).await;
                     }
                     answer
                 };
@@ -130,13 +164,36 @@ impl Round {
                 (answer.map_err(|error| error.to_string()), begun.elapsed())
             }
         };
-        RoundEnd { key, instance, answer, took }
+        RoundEnd { key: self.key, instance: self.instance, answer, took }
+    }
+
+    /// Waits for a turn at running a command. That a whole period has gone by without one is told of, if what does not end is why.
+    async fn turn(&self) -> Option<Slot> {
+        let turn = self.exec_slots.turn();
+        tokio::pin!(turn);
+        let begun = tokio::time::Instant::now();
+        let why = loop {
+            if let Ok(slot) = tokio::time::timeout(self.rules.period, &mut turn).await {
+                return slot;
+            }
+            if let Some(why) = self.exec_slots.full() {
+                break why;
+            }
+        };
+        let waited = begun.elapsed().as_secs();
+        let text = format!("{} probe has not been asked for {waited} s: {why}", self.rules.kind.as_str());
+        let Key { container, .. } = &self.key;
+        warn!(pod = %self.outcome.desired.full_name, container = %container, "{text}");
+        tell(&self.events, &self.outcome, container, "Unhealthy", text);
+        turn.await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use mainstay_types::ProbeKind;
+    use serde_json::json;
 
     use super::*;
 
@@ -189,8 +246,10 @@ mod tests {
             running.load(std::sync::atomic::Ordering::Relaxed) - before
         };
         assert_eq!(count((0..100).map(|_| hang(&pod)).collect()).await, POD_RUNNING);
-        let pods: Vec<_> = (0..2 * NODE_RUNNING).map(|_| node.of_pod()).collect();
-        assert_eq!(count(pods.iter().map(hang).collect()).await, NODE_RUNNING);
+        let pods: Vec<_> = (0..64).map(|_| node.of_pod()).collect();
+        let commands = |count| pods.iter().cycle().take(count).map(hang).collect();
+        // The first of each pod, and what the node has beside.
+        assert_eq!(count(commands(64 * POD_RUNNING)).await, 64 + NODE_RUNNING);
     }
 
     #[tokio::test]
@@ -208,23 +267,70 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn however_many_pods_hang_others_are_asked() {
+    #[tokio::test(start_paused = true)]
+    async fn however_many_commands_hang_others_are_asked() {
         let node = ExecSlots::of_node();
-        let hogs: Vec<_> = (0..4 * NODE_SLOTS).map(|_| node.of_pod()).collect();
-        let hanging = hogs.iter().map(|hog| async move {
-            hog.turn().await.unwrap().during(std::future::pending::<()>()).await;
-        });
-        let hanging = futures_util::future::join_all(hanging);
-        let neighbour = async {
-            // All slots are taken by now, and hogs stand in line before us.
-            tokio::task::yield_now().await;
-            node.of_pod().turn().await
+        let hang = |slots: ExecSlots| async move {
+            slots.turn().await.unwrap().during(std::future::pending::<()>()).await;
+        };
+        // Each has many probes, and more of them hang than may run on the node.
+        let hogs: Vec<_> = (0..64).map(|_| node.of_pod()).collect();
+        let commands = hogs.iter().cycle().take(2 * 64 * POD_RUNNING);
+        let hanging = futures_util::future::join_all(commands.map(|hog| hang(hog.clone())));
+        let neighbours = async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            assert_eq!(node.node.running.available_permits(), 0);
+            // However many of them there are, and though their first commands hang as well.
+            let asked = (0..64).map(|_| {
+                let pod = node.of_pod();
+                async move { pod.turn().await.unwrap().during(std::future::pending::<()>()).now_or_never() }
+            });
+            futures_util::future::join_all(asked).await
         };
         tokio::select! {
             _ = hanging => panic!("they hang"),
-            slot = neighbour => assert!(slot.is_some()),
-            () = tokio::time::sleep(Duration::from_secs(40)) => panic!("the neighbour is never asked"),
+            asked = neighbours => assert_eq!(asked.len(), 64),
+            () = tokio::time::sleep(Duration::from_secs(640)) => panic!("the neighbours are never asked"),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_whole_period_is_told_of_it_once() {
+        let fields = json!({"periodSeconds": 7, "exec": {"command": ["true"]}});
+        let probe = serde_json::from_value(fields).unwrap();
+        let container = serde_json::from_value(json!({"name": "c"})).unwrap();
+        let target = Target::new("u", &probe, &container, &"id".into(), None);
+        let (events, mut told) = EventSink::bounded(4);
+        let node = ExecSlots::of_node();
+        let round = Round {
+            key: Key { uid: "u".into(), container: "c".into(), kind: ProbeKind::Liveness },
+            instance: "id".into(),
+            target: Arc::new(target),
+            rules: ProbeRules::new(ProbeKind::Liveness, &probe),
+            cri: Cri::new("unix:///nonexistent.sock", None, Duration::from_secs(1)).unwrap(),
+            exec_slots: node.of_pod(),
+            outcome: Arc::new(crate::probes::prober::tests::outcome()),
+            events,
+        };
+        let own = Arc::clone(&round.exec_slots.pod);
+        let all = own.running.acquire_many(u32::try_from(POD_RUNNING).unwrap()).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        assert!(tokio::time::timeout(Duration::from_secs(600), round.turn()).await.is_err());
+        let event = told.try_recv().unwrap();
+        assert_eq!(event.reason, "Unhealthy");
+        let text = "Liveness probe has not been asked for 7 s: 16 of this pod's probes have commands that do not end, and no \
+                    more run at once; give those a shorter timeoutSeconds";
+        assert_eq!(event.message, text);
+        assert!(told.try_recv().is_err(), "in {:?}", begun.elapsed());
+        drop(all);
+        assert!(round.turn().await.is_some());
+        assert!(told.try_recv().is_err());
+        let all = node.node.running.acquire_many(u32::try_from(NODE_RUNNING).unwrap()).await.unwrap();
+        let first = round.turn().await;
+        assert!(first.is_some(), "the pod's first needs none of the node's");
+        assert!(tokio::time::timeout(Duration::from_secs(10), round.turn()).await.is_err());
+        let event = told.try_recv().unwrap();
+        assert!(event.message.contains(": 512 of the node's probes have commands"), "{}", event.message);
+        drop(all);
     }
 }

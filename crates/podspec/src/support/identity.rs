@@ -1,6 +1,6 @@
 //! Environment, names, network, namespaces, security.
 
-use super::{Area, Row, passed, works};
+use super::{Area, INIT, Row, passed, works};
 
 pub(super) const AREA: Area = Area { title: "Environment, network and security", rows: ROWS };
 
@@ -30,6 +30,7 @@ const CLUSTER: &[&str] = &["member::objects_tokens_and_services_reach_the_pods"]
 
 const ROWS: &[Row] = &[
     works("spec.containers[].env", ENVIRONMENT),
+    works("spec.initContainers[].env[].value", INIT),
     works("spec.containers[].env[].valueFrom.configMapKeyRef", OBJECTS),
     works("spec.containers[].env[].valueFrom.secretKeyRef", OBJECTS),
     works("spec.containers[].env[].valueFrom.fieldRef", ITSELF),
@@ -91,7 +92,12 @@ const ROWS: &[Row] = &[
     works("spec.containers[].securityContext.readOnlyRootFilesystem", CLOSED),
     works("spec.containers[].securityContext.runAsGroup", USERS),
     works("spec.containers[].securityContext.runAsUser", USERS),
-    works("spec.containers[].securityContext.runAsNonRoot", USERS),
+    works("spec.initContainers[].securityContext.runAsGroup", INIT),
+    works("spec.initContainers[].securityContext.runAsUser", INIT),
+    works(
+        "spec.containers[].securityContext.runAsNonRoot",
+        &["containers::a_container_that_cannot_be_started_says_why"],
+    ),
     works("spec.containers[].securityContext.seccompProfile", SECCOMP),
     passed("spec.containers[].securityContext.appArmorProfile", APP_ARMOR),
     passed("spec.containers[].securityContext.seLinuxOptions", RUNTIME),

@@ -19,6 +19,8 @@ pub(super) fn markdown() -> String {
          A pod from a file may not name what only an API server has, also where the table says that it works: claims and ephemeral volumes,\n\
          resource claims, service account tokens, trust bundles and pod certificates. Its `serviceAccountName` does nothing without an API server, and is\n\
          refused with one, as are ConfigMaps and Secrets. RuntimeClasses stand beside the pods in the same directory; an API server's come before them.\n\n\
+         A file that is refused, for a quantity that is none or that is too large to be one say, makes no pod that could tell why: its verdict\n\
+         does (`mainstay manifests`), and an event of the node.\n\n\
          A path of `items` has at most 64 parts of at most 255 bytes each, and 4096 bytes in all.\n",
     );
     let mut total = [0; 3];
@@ -38,14 +40,15 @@ pub(super) fn markdown() -> String {
             let mine = decided.clone().filter_map(|field| field.strip_prefix(row.path));
             let below = braced(&mine.map(|rest| rest.strip_prefix("[]").unwrap_or(rest)).collect::<Vec<_>>());
             let (state, about) = match row.state {
-                State::Works(tests) => {
-                    ("works", tests.iter().map(|test| test_link(test)).collect::<Vec<_>>().join(", "))
+                State::Works(tests, but) => {
+                    let links = tests.iter().map(|test| test_link(test)).collect::<Vec<_>>().join(", ");
+                    ("works", if but.is_empty() { links } else { format!("{but}: {links}") })
                 }
                 State::PassedThrough(whose) => ("passed through", whose.to_owned()),
                 State::NotYet(why) => ("**not yet**", why.to_owned()),
             };
             total[match row.state {
-                State::Works(_) => 0,
+                State::Works(..) => 0,
                 State::PassedThrough(_) => 1,
                 State::NotYet(_) => 2,
             }] += decided.count();

@@ -8,6 +8,7 @@ const LIVENESS: &[&str] = &[
     "probes::every_kind_of_probe_asks_in_every_way",
     "probes::headers_redirects_ports_and_the_hosts_network",
     "probes::a_failed_liveness_probe_restarts_the_container_with_the_probes_own_grace",
+    "probes::delays_and_limits_of_liveness_and_startup_probes_are_kept",
 ];
 const READINESS: &[&str] = &[
     "probes::every_kind_of_probe_asks_in_every_way",
@@ -21,6 +22,7 @@ const STARTUP: &[&str] = &[
     "probes::every_kind_of_probe_asks_in_every_way",
     "probes::headers_redirects_ports_and_the_hosts_network",
     "probes::nothing_else_is_asked_before_a_container_has_come_up",
+    "probes::delays_and_limits_of_liveness_and_startup_probes_are_kept",
 ];
 const GRPC_MODE: &str =
     "its gate GRPCContainerProbeTLS is alpha, off, and not acted upon; asked in plain text";

@@ -73,7 +73,7 @@ const ROWS: &[Row] = &[
     ),
     not_yet(
         "status.containerStatuses[].volumeMounts[].volumeStatus",
-        "the digest of an image that is mounted as a volume is not asked for; left out",
+        "its gate ImageVolumeWithDigest is alpha, off, and not acted upon; left out",
     ),
     works(
         "status.containerStatuses[].volumeMounts[].readOnly",

@@ -1,6 +1,6 @@
 //! Volumes and mounts.
 
-use super::{Area, Row, not_yet, passed, works};
+use super::{Area, INIT, Row, not_yet, passed, works, works_but};
 
 pub(super) const AREA: Area = Area { title: "Volumes", rows: ROWS };
 
@@ -107,6 +107,8 @@ const ROWS: &[Row] = &[
     ),
     works("spec.volumes[].ephemeral", &["claims::claims_are_resolved_waited_for_and_kept"]),
     passed("spec.volumes[].ephemeral.volumeClaimTemplate.metadata", MAKES_CLAIMS),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.selector", MAKES_CLAIMS),
+    passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.resources.limits", MAKES_CLAIMS),
     passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.dataSource", MAKES_CLAIMS),
     passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.dataSourceRef", MAKES_CLAIMS),
     passed("spec.volumes[].ephemeral.volumeClaimTemplate.spec.volumeAttributesClassName", MAKES_CLAIMS),
@@ -114,7 +116,15 @@ const ROWS: &[Row] = &[
         "spec.volumes[].ephemeral.volumeClaimTemplate.spec.volumeMode",
         "only volumes with a file system are mounted; a pod that is to have a block device does not start and says so",
     ),
-    works("spec.volumes[].persistentVolumeClaim", &["claims::claims_are_resolved_waited_for_and_kept"]),
+    works_but(
+        "spec.volumes[].persistentVolumeClaim",
+        &[
+            "claims::claims_are_resolved_waited_for_and_kept",
+            "claims::a_local_volume_is_given_to_the_group_of_its_pod",
+        ],
+        "for local, hostPath and NFS volumes; a pod whose claim is bound to one of a CSI driver, of iSCSI or Fibre Channel, or to a block \
+         device, does not start and says so",
+    ),
     not_yet("spec.volumes[].awsElasticBlockStore", GONE),
     not_yet("spec.volumes[].azureDisk", GONE),
     not_yet("spec.volumes[].azureFile", GONE_WITH_OBJECTS),
@@ -138,6 +148,7 @@ const ROWS: &[Row] = &[
             "subpath::links_out_of_the_volume_are_refused_however_they_get_there",
         ],
     ),
+    works("spec.initContainers[].volumeMounts[].subPath", INIT),
     works(
         "spec.containers[].volumeMounts[].subPathExpr",
         &[

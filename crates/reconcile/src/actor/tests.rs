@@ -333,3 +333,61 @@ async fn a_resource_of_which_nobody_has_told_is_warned_of_once() {
     assert_eq!(warned, 1);
     tasks.drain(Duration::from_secs(1)).await;
 }
+
+/// Many pods of a server that has died are brought up to date in turns, and none of them may keep others from theirs.
+#[tokio::test]
+async fn pods_whose_volumes_hang_keep_no_other_from_being_brought_up_to_date() {
+    let dir = tempfile::tempdir().unwrap();
+    let tasks = TaskGroup::new();
+    let (config, _wishes) = node(dir.path(), &tasks);
+    let hanging: Vec<String> = (0..crate::volumes::REFRESHES).map(|n| format!("hangs-{n}")).collect();
+    let mut held = Vec::new();
+    for uid in &hanging {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        held.push(release);
+        let work = move |_: &mainstay_volume::Progress| wait.recv().ok();
+        config.volume_jobs.run(uid, Duration::from_millis(1), work).await.unwrap_err();
+    }
+    let all: Vec<&str> = hanging.iter().map(String::as_str).chain(["well"]).collect();
+    let wanted = |uids: &[&str]| {
+        let pods = uids.iter().map(|uid| {
+            let pod = json!({
+                "metadata": {"name": uid, "namespace": "default", "uid": uid},
+                "spec": {
+                    "containers": [{"name": "c", "image": "i"}],
+                    "volumes": [{"name": "v", "configMap": {"name": "cm"}}],
+                },
+            });
+            let pod = desired_from_file(serde_json::from_value(pod).unwrap());
+            let pod = DesiredPod { uid: (*uid).into(), full_name: FullName::new("default", uid), ..pod };
+            (PodUid::from(*uid), Arc::new(pod))
+        });
+        let config_maps = [(FullName::new("default", "cm"), Arc::default())].into();
+        let objects = Arc::new(mainstay_types::Objects { config_maps, ..Default::default() });
+        Arc::new(DesiredState { pods: Arc::new(pods.collect()), objects, ..desired(true) })
+    };
+    let running = |uid: &&str| {
+        let mut pod = ObservedPod::clone(&finished(Instant::now()).pods[&PodUid::from("u1")]);
+        (pod.uid, pod.full_name) = ((*uid).into(), FullName::new("default", uid));
+        pod.sandboxes[0].ready = true;
+        pod.containers[0].phase = ContainerPhase::Running;
+        pod.containers[0].hash = mainstay_types::container_hash("c", "i");
+        (PodUid::from(*uid), Arc::new(pod))
+    };
+    let seen = ObservedState { pods: all.iter().map(running).collect(), ..finished(Instant::now()) };
+    let heartbeat = config.heartbeat.clone();
+    let (sources, desired) = watch::channel(wanted(&all[..hanging.len()]));
+    let (_seen, observed) = watch::channel(Arc::new(seen));
+    let (_probe_writer, probes) = watch::channel(ProbeResults::default());
+    let (_outcomes, _) = start(config, desired, observed, probes, &tasks).unwrap();
+    turn(&heartbeat).await;
+    let begun = Instant::now();
+    sources.send_replace(wanted(&all));
+    let volume = dir.path().join("pods/well/volumes/kubernetes.io~configmap/v/..data");
+    while volume.symlink_metadata().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it waits for those that hang");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(held);
+    tasks.drain(Duration::from_secs(5)).await;
+}

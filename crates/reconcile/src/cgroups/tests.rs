@@ -39,3 +39,33 @@ fn nothing_is_certain_before_everybody_has_spoken() {
         assert_eq!(known_pods(&desired, &observed, &outcomes), None, "{what}");
     }
 }
+
+#[test]
+fn what_a_cgroup_did_not_accept_is_tried_again_when_it_is_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memory/kubepods/besteffort/podu1/memory.limit_in_bytes");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let names = mainstay_cgroup::CgroupNames::new(mainstay_cgroup::Driver::Cgroupfs, "/").unwrap();
+    let tree = PodCgroups::new(names, mainstay_cgroup::Cgroups::open(dir.path()).unwrap());
+    let cgroups = Cgroups::new(tree, 0, NodeCgroupSettings::default(), "mark");
+    let mut pod = Pod::default();
+    pod.metadata.uid = Some("u1".into());
+    let counters = NodeCounters::default();
+    let set = |memory: i64, due: bool| {
+        let values = CgroupValues { memory: Limit::At(memory), ..CgroupValues::default() };
+        cgroups.update(&pod, values, due, &counters).map(|(result, again)| (result.is_ok(), again))
+    };
+    let limit = || std::fs::read_to_string(&file).unwrap();
+    // A file that is not there is as good as one that takes no value.
+    assert_eq!(set(4096, false), Some((false, false)));
+    assert_eq!(set(4096, false), None, "not at every change of any pod");
+    assert_eq!(set(4096, true), Some((false, true)));
+    std::fs::write(&file, "").unwrap();
+    assert_eq!((set(4096, true), limit().as_str()), (Some((true, true)), "4096"));
+    assert_eq!(set(4096, true), None, "it is set");
+    // What was refused may be half done: even the values of before are set again.
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(set(8192, false), Some((false, false)));
+    std::fs::write(&file, "8192").unwrap();
+    assert_eq!((set(4096, false), limit().as_str()), (Some((true, false)), "4096"));
+}

@@ -20,6 +20,10 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::that(true)
+    }
+
+    fn that(remove_unknown: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_owned();
         let (desired, desired_reader) =
@@ -29,7 +33,7 @@ impl Node {
             root_dir: root.clone(),
             pod_logs_dir: root.join("logs"),
             container_log_links: root.join("links"),
-            remove_unknown: true,
+            remove_unknown,
             desired: desired_reader,
             counters: Arc::default(),
             volume_jobs: Jobs::default(),
@@ -88,6 +92,23 @@ async fn volumes_of_pods_that_nobody_knows_are_unmounted_and_removed() {
     sweep(&node.config, &node.snapshots).await;
     assert!(!gone.exists());
     assert!(young.exists(), "somebody may be making it");
+    let mounts = mainstay_host::Host::default().mounts().unwrap();
+    assert_eq!(mounts.at_or_below(node.dir.path()).count(), 0);
+}
+
+#[tokio::test]
+async fn beside_another_kubelet_only_what_is_marked_goes() {
+    let node = Node::that(false);
+    let (own, others) = (node.leftover("own"), node.leftover("others"));
+    let time = fs::metadata(&own).unwrap().modified().unwrap();
+    mainstay_volume::make_pod_dir(&own, node.dir.path()).unwrap();
+    assert_eq!(fs::metadata(&own).unwrap().modified().unwrap(), time, "no younger by the mark");
+    let log = node.dir.path().join("logs/default_pod_own");
+    fs::create_dir_all(&log).unwrap();
+    fs::File::open(&log).unwrap().set_modified(time).unwrap();
+    mount("tmpfs", own.join("volumes/kubernetes.io~secret/s"), "tmpfs", MountFlags::empty(), None).unwrap();
+    sweep(&node.config, &node.snapshots).await;
+    assert_eq!((own.exists(), others.exists(), log.exists()), (false, true, true));
     let mounts = mainstay_host::Host::default().mounts().unwrap();
     assert_eq!(mounts.at_or_below(node.dir.path()).count(), 0);
 }

@@ -28,13 +28,9 @@ struct Fixture {
 /// So far ahead of the clock that tells how long an instance has run is the start: a test that is held up is still before it.
 const AHEAD: u32 = 60;
 
-/// A prober of period 10 whose turns are counted from 5 s after the start.
-fn fixture(kind: ProbeKind, more: Value) -> Fixture {
-    let mut fields = json!({"periodSeconds": 10, "tcpSocket": {"port": 1}});
-    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let probe: Probe = serde_json::from_value(fields).unwrap();
-    let container: Container = serde_json::from_value(json!({"name": "c"})).unwrap();
-    let outcome = PodOutcome {
+/// Of a pod that runs.
+pub(in crate::probes) fn outcome() -> PodOutcome {
+    PodOutcome {
         desired: Arc::new(DesiredPod {
             uid: "u".into(),
             full_name: FullName::new("default", "p"),
@@ -53,7 +49,16 @@ fn fixture(kind: ProbeKind, more: Value) -> Fixture {
         deletion: None,
         restarting_all: false,
         rejected: false,
-    };
+    }
+}
+
+/// A prober of period 10 whose turns are counted from 5 s after the start.
+fn fixture(kind: ProbeKind, more: Value) -> Fixture {
+    let mut fields = json!({"periodSeconds": 10, "tcpSocket": {"port": 1}});
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let probe: Probe = serde_json::from_value(fields).unwrap();
+    let container: Container = serde_json::from_value(json!({"name": "c"})).unwrap();
+    let outcome = outcome();
     let begun = Instant::now() + Duration::from_secs(AHEAD.into());
     let rules = ProbeRules::new(kind, &probe);
     let base = begun + Duration::from_secs(5);
