@@ -498,7 +498,15 @@ fn nothing_is_told_while_a_source_has_never_answered() {
     .unwrap();
     let message =
         "Kubelet is initializing: its pods are not known yet from staticPodURL http://127.0.0.1:9/pods";
-    for words in [&["list"][..], &["watch"], &["conditions"], &["watch-conditions"], &["resources"]] {
+    for words in [
+        &["list"][..],
+        &["watch"],
+        &["conditions"],
+        &["watch-conditions"],
+        &["resources"],
+        &["resources-v1alpha1"],
+        &["watch-resources"],
+    ] {
         assert_eq!(ask(&node, words).unwrap(), failure("FAILED_PRECONDITION", message), "{words:?}");
     }
 }
