@@ -4,7 +4,8 @@ use futures_util::{Stream, stream};
 use hyper::server::conn::http2;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use mainstay_proto::deviceplugin::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse, Device, DevicePluginOptions,
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, Device, DevicePluginOptions,
     DeviceSpec, Empty, ListAndWatchResponse, Mount, PreStartContainerRequest, PreStartContainerResponse,
     PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
     device_plugin_server::{DevicePlugin, DevicePluginServer},
@@ -36,16 +37,20 @@ struct Fake {
     says_nothing: bool,
     /// It cannot say what it can do.
     has_no_options: bool,
-    /// It has a third one.
-    has_three: bool,
+    /// It has these, too.
+    also: &'static [&'static str],
     /// It cannot say what it has.
     lists_nothing: bool,
     /// It wants to be asked before each start of a container.
     wants_pre_start: bool,
     /// How often it was.
     prepared: Arc<std::sync::atomic::AtomicUsize>,
+    /// It says which go together: those of the last names. What it was asked.
+    prefers: Option<Arc<Mutex<Vec<ContainerPreferredAllocationRequest>>>>,
     /// Each time it is woken it has one more.
     more: Option<Arc<Notify>>,
+    /// When it is woken it tells no more of what it has, and serves on.
+    ends: Option<Arc<Notify>>,
     /// To this call it answers with this.
     garbles: Option<(&'static str, &'static str)>,
     /// How often it was called.
@@ -55,6 +60,10 @@ struct Fake {
 impl Fake {
     fn count(&self) {
         self.called.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn calls(&self) -> usize {
+        self.called.load(std::sync::atomic::Ordering::Relaxed)
     }
 }
 
@@ -70,8 +79,10 @@ impl DevicePlugin for Fake {
         if self.has_no_options {
             return Err(Status::internal("no idea"));
         }
-        let pre_start_required = self.wants_pre_start;
-        Ok(Response::new(DevicePluginOptions { pre_start_required, ..DevicePluginOptions::default() }))
+        Ok(Response::new(DevicePluginOptions {
+            pre_start_required: self.wants_pre_start,
+            get_preferred_allocation_available: self.prefers.is_some(),
+        }))
     }
 
     type ListAndWatchStream = Lists;
@@ -83,19 +94,23 @@ impl DevicePlugin for Fake {
         }
         let device = |id: &str| Device { id: id.to_owned(), health: "Healthy".to_owned(), topology: None };
         let mut devices = vec![device("a"), device("b")];
-        devices.extend(self.has_three.then(|| device("c")));
+        devices.extend(self.also.iter().map(|id| device(id)));
         let list = ListAndWatchResponse { devices };
-        let more = self.more.clone();
+        let (more, ends) = (self.more.clone(), self.ends.clone());
         let lists = stream::unfold((list, 0), move |(mut list, told)| {
-            let more = more.clone();
+            let (more, ends) = (more.clone(), ends.clone());
             async move {
-                match more {
+                match (more, ends) {
                     _ if told == 0 => {}
-                    Some(more) => {
+                    (Some(more), _) => {
                         more.notified().await;
                         list.devices.push(device(&format!("more-{told}")));
                     }
-                    None => std::future::pending().await,
+                    (None, Some(ends)) => {
+                        ends.notified().await;
+                        return None;
+                    }
+                    (None, None) => std::future::pending().await,
                 }
                 Some((Ok(list.clone()), (list, told + 1)))
             }
@@ -105,9 +120,20 @@ impl DevicePlugin for Fake {
 
     async fn get_preferred_allocation(
         &self,
-        _: Request<PreferredAllocationRequest>,
+        request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        self.count();
+        let Some(asked) = &self.prefers else { return Err(Status::unimplemented("not asked for")) };
+        let requests = request.into_inner().container_requests;
+        asked.lock().unwrap().extend(requests.clone());
+        let container_responses = requests.into_iter().map(|request| {
+            let must = &request.must_include_device_i_ds;
+            let others = request.available_device_i_ds.iter().rev().filter(|id| !must.contains(id));
+            let all = must.iter().chain(others).take(usize::try_from(request.allocation_size).unwrap());
+            ContainerPreferredAllocationResponse { device_i_ds: all.cloned().collect() }
+        });
+        let container_responses = container_responses.collect();
+        Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
     async fn allocate(&self, _: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
@@ -290,7 +316,7 @@ async fn d6_one_that_lists_nothing_is_not_called_again() {
     world.plugins(0).await;
     let error = world.devices.admit(&pod("p", 1)).await.unwrap_err().to_string();
     assert_eq!(error, "cannot allocate unregistered device example.com/dev");
-    assert_eq!(fake.called.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(fake.calls(), 2);
     world.end().await;
 }
 
@@ -326,15 +352,76 @@ async fn an_answer_without_contents_is_none() {
     world.end().await;
 }
 
-/// D1 and D2.
+/// D1 and D2: nor is it asked what it has.
 #[tokio::test]
 async fn one_that_cannot_say_what_it_can_do_is_not_taken() {
     let root = tempfile::tempdir().unwrap();
     let world = world(root.path(), Patience::default());
-    let refused = world.plug(Fake { has_no_options: true, ..Fake::default() }).await.unwrap_err();
+    let fake = Fake { has_no_options: true, ..Fake::default() };
+    let refused = world.plug(fake.clone()).await.unwrap_err();
     let text = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
     assert_eq!((refused.code(), refused.message()), (tonic::Code::Unknown, text));
     assert!(world.devices.resources().borrow().amounts.is_empty(), "the node knows nothing of it");
+    world.plugins(0).await;
+    world.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+/// D7: one that ends its list, though it is there still, is not asked for another; it has to register.
+#[tokio::test]
+async fn d7_one_that_ends_its_list_is_not_asked_for_another() {
+    for (absence, capacity) in [(Patience::default().absence, 2), (Duration::from_millis(100), 0)] {
+        let root = tempfile::tempdir().unwrap();
+        let world = world(root.path(), Patience { absence, ..Patience::default() });
+        let ends = Arc::new(Notify::new());
+        let fake = Fake { ends: Some(Arc::clone(&ends)), ..Fake::default() };
+        let _plugin = world.plug(fake.clone()).await.unwrap();
+        world.has(2, 2).await;
+        ends.notify_one();
+        world.has(0, capacity).await;
+        world.plugins(0).await;
+        assert_eq!(fake.calls(), 2, "what it can do, and what it has");
+        let fake_again = Fake { ends: None, ..fake.clone() };
+        let _again = world.plug_at("again.sock", fake_again).await.unwrap();
+        world.has(2, 2).await;
+        assert_eq!(fake.calls(), 4);
+        world.end().await;
+    }
+}
+
+/// D23: what init containers leave is in every answer that is wanted, and counts for it.
+#[tokio::test]
+async fn d23_a_plugin_is_told_what_it_must_include() {
+    let root = tempfile::tempdir().unwrap();
+    let world = world(root.path(), Patience::default());
+    let asked = Arc::default();
+    let fake = Fake { also: &["c", "d", "e", "f"], prefers: Some(Arc::clone(&asked)), ..Fake::default() };
+    let _plugin = world.plug(fake).await.unwrap();
+    world.has(6, 6).await;
+    let container = |name: &str, count: u32| serde_json::json!({"name": name, "resources": {"limits": {RESOURCE: count.to_string()}}});
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"uid": "p"},
+        "spec": {"initContainers": [container("i", 2)], "containers": [container("c", 4)]},
+    }))
+    .unwrap();
+    world.devices.admit(&pod).await.unwrap();
+    let request = |available: &[&str], must: &[&str], size| {
+        let texts = |ids: &[&str]| ids.iter().map(ToString::to_string).collect();
+        ContainerPreferredAllocationRequest {
+            available_device_i_ds: texts(available),
+            must_include_device_i_ds: texts(must),
+            allocation_size: size,
+        }
+    };
+    let all = ["a", "b", "c", "d", "e", "f"];
+    assert_eq!(*asked.lock().unwrap(), [request(&all, &[], 2), request(&all, &["e", "f"], 4)]);
+    let told = world.assignments.borrow().clone();
+    let held = |container: &str| -> Vec<String> {
+        let held = &told.pods[&PodUid::from("p")].containers[container];
+        held.devices.iter().map(|device| device.id.to_string()).collect()
+    };
+    assert_eq!(held("i"), ["e", "f"]);
+    assert_eq!(held("c"), ["c", "d", "e", "f"]);
     world.end().await;
 }
 
@@ -704,13 +791,13 @@ async fn the_plugin_that_stays_is_heard() {
     let world = world(root.path(), Patience::default());
     let older = world.plug_at("older.sock", Fake::default()).await.unwrap();
     world.has(2, 2).await;
-    let newer = world.plug_at("newer.sock", Fake { has_three: true, ..Fake::default() }).await.unwrap();
+    let newer = world.plug_at("newer.sock", Fake { also: &["c"], ..Fake::default() }).await.unwrap();
     world.has(3, 3).await;
     world.devices.admit(&pod("p", 3)).await.unwrap();
     newer.drain(Duration::ZERO).await;
     world.has(2, 2).await;
     // The other way round: who is not heard is not missed.
-    let again = world.plug_at("again.sock", Fake { has_three: true, ..Fake::default() }).await.unwrap();
+    let again = world.plug_at("again.sock", Fake { also: &["c"], ..Fake::default() }).await.unwrap();
     world.has(3, 3).await;
     older.drain(Duration::ZERO).await;
     world.plugins(1).await;

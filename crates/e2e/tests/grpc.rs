@@ -284,12 +284,26 @@ fn a_watch_tells_what_happens_to_pods() {
 fn who_holds_what() {
     let world = World::start(Flavor::Debian16).unwrap();
     world.put("web", web()).unwrap();
-    world.put("job", json!({"restartPolicy": "Never", "containers": [sh("c", "true")]})).unwrap();
-    let (web, job) = (world.full_name("web"), world.full_name("job"));
+    let amounts = |cpu: &str| json!({"cpu": cpu, "memory": "64Mi"});
+    let jobs = [
+        ("job-besteffort", "BestEffort", json!({})),
+        ("job-burstable", "Burstable", json!({"requests": amounts("100m")})),
+        ("job-guaranteed", "Guaranteed", json!({"requests": amounts("100m"), "limits": amounts("100m")})),
+    ];
+    for (name, _, resources) in &jobs {
+        let container = with(sh("c", "true"), json!({"resources": resources}));
+        world.put(name, json!({"restartPolicy": "Never", "containers": [container]})).unwrap();
+    }
+    let web = world.full_name("web");
     world.running("web").unwrap();
     let watch = Listening::start(node_api(&world.node, &["watch-resources"]).unwrap()).unwrap();
     let is_over = |pod: &PodSeen| pod.phase() == "Succeeded" && !pod.is_true("PodReadyToStartContainers");
-    world.wait("job", "its end and that of its sandbox", is_over).unwrap();
+    for (name, class, _) in &jobs {
+        let job = world.wait(name, "its end and that of its sandbox", is_over).unwrap();
+        assert_eq!(job.text("/status/qosClass"), *class);
+    }
+    let jobs = jobs.map(|(name, ..)| world.full_name(name));
+    let [first, second, third] = jobs.each_ref().map(String::as_str);
     let nothing = |name: &str| json!({"name": name, "devices": [], "cpu_ids": [], "memory": [], "dynamic_resources": []});
     let containers = ["sidecar", "a", "b"].map(nothing);
     let expected =
@@ -306,7 +320,13 @@ fn who_holds_what() {
     watch.wait("only the pod that runs", |said| (said.last()? == &list).then_some(())).unwrap();
     let one = ask(&world.node, &["get-resources", "default", &web]).unwrap();
     assert_eq!(one, json!({"pod_resources": expected}));
-    for (namespace, name) in [("default", job.as_str()), ("default", "none"), ("kube-system", web.as_str())] {
+    for (namespace, name) in [
+        ("default", first),
+        ("default", second),
+        ("default", third),
+        ("default", "none"),
+        ("kube-system", &web),
+    ] {
         let message = format!("pod {name} in namespace {namespace} not found");
         assert_eq!(
             ask(&world.node, &["get-resources", namespace, name]).unwrap(),
@@ -319,18 +339,18 @@ fn who_holds_what() {
     };
     assert_eq!(
         ask(&world.node, &["resources-v1alpha1"]).unwrap(),
-        json!({"pod_resources": [old(&job, &["c"]), old(&web, &["a", "b"])]}),
+        json!({"pod_resources": [old(first, &["c"]), old(second, &["c"]), old(third, &["c"]), old(&web, &["a", "b"])]}),
         "the first version lists everything"
     );
     let allocatable = ask(&world.node, &["allocatable"]).unwrap();
     assert_eq!(allocatable, json!({"devices": [], "cpu_ids": [], "memory": []}), "nothing is given out");
     let expected = [
-        ("requests_total", "v1", lists + 5),
+        ("requests_total", "v1", lists + 7),
         ("requests_total", "v1alpha1", 1),
         ("requests_list", "v1", lists),
         ("requests_list", "v1alpha1", 0),
-        ("requests_get", "v1", 4),
-        ("errors_get", "v1", 3),
+        ("requests_get", "v1", 6),
+        ("errors_get", "v1", 5),
         ("requests_get_allocatable", "v1", 1),
     ];
     let expected = expected.map(|(name, version, count)| {
@@ -498,7 +518,15 @@ fn nothing_is_told_while_a_source_has_never_answered() {
     .unwrap();
     let message =
         "Kubelet is initializing: its pods are not known yet from staticPodURL http://127.0.0.1:9/pods";
-    for words in [&["list"][..], &["watch"], &["conditions"], &["watch-conditions"], &["resources"]] {
+    for words in [
+        &["list"][..],
+        &["watch"],
+        &["conditions"],
+        &["watch-conditions"],
+        &["resources"],
+        &["resources-v1alpha1"],
+        &["watch-resources"],
+    ] {
         assert_eq!(ask(&node, words).unwrap(), failure("FAILED_PRECONDITION", message), "{words:?}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use mainstay_e2e::{CgroupFiles, DevicePlugin, PodSeen, SOON, World, ask, idle, with};
+use mainstay_e2e::{CgroupFiles, DevicePlugin, PodSeen, SOON, World, ask, idle, sh, with};
 use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
 use serde_json::{Value, json};
 
@@ -89,16 +89,33 @@ fn kept(world: &World, default: &str, entries: &Value) {
     .unwrap();
 }
 
-/// What PodResources says of the pod's container.
+/// What PodResources says of the pod.
+fn told(world: &World, pod: &str) -> Result<Value, String> {
+    let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+    let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
+    pods.into_iter().find(|it| it["name"] == world.full_name(pod)).ok_or_else(|| list.to_string())
+}
+
+/// Whether it says nothing there, or that there is nothing.
+fn is_empty(told: &Value) -> bool {
+    told.is_null() || *told == json!([])
+}
+
+/// Waits until PodResources says that of the pod's container `c`.
 #[track_caller]
 fn holds(world: &World, pod: &str, what: &str, expected: &Value) {
-    wait_until(SOON, &format!("{pod} holds {expected}"), || {
-        let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
-        let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
-        let found = pods.into_iter().find(|it| it["name"] == world.full_name(pod));
-        let held = found.map(|pod| pod["containers"][0][what].clone()).unwrap_or_default();
-        let held = if held.is_null() { json!([]) } else { held };
-        if held == *expected { Ok(()) } else { Err(list.to_string()) }
+    container_holds(world, pod, "c", what, expected);
+}
+
+/// The same of another one. Both have to be told of: one that is left out holds nothing as well.
+#[track_caller]
+fn container_holds(world: &World, pod: &str, container: &str, what: &str, expected: &Value) {
+    wait_until(SOON, &format!("{container} of {pod} holds {expected}"), || {
+        let pod = told(world, pod)?;
+        let mut containers = pod["containers"].as_array().into_iter().flatten();
+        let held = containers.find(|it| it["name"] == container).ok_or_else(|| pod.to_string())?;
+        let fits = held[what] == *expected || is_empty(expected) && is_empty(&held[what]);
+        if fits { Ok(()) } else { Err(pod.to_string()) }
     })
     .unwrap();
 }
@@ -109,7 +126,7 @@ fn metric(world: &World, name: &str) -> String {
     line.unwrap_or("none").to_owned()
 }
 
-/// R3, R4, R5, R7, R17, C22, C24 and C27.
+/// R3, R4, R5, R7, C22, C24 and C27.
 #[test]
 fn a_container_has_cpus_to_itself() {
     for flavor in Flavor::ALL {
@@ -188,6 +205,63 @@ fn a_container_has_cpus_to_itself() {
         kept(&world, &all, &Value::Null);
         runs_on(&world, "besteffort", &world.running("shared").unwrap(), &all);
     }
+}
+
+/// R17, C25 and C27: of two containers one has a CPU to itself, and keeps it when all of the pod is started over in place.
+#[test]
+fn one_of_two_containers_has_a_cpu_to_itself() {
+    // Less is kept back than the CPU that is reserved for it, so that there is room for the other one.
+    let config = "{cpuManagerPolicy: static, systemReserved: {cpu: 900m}, cpuManagerReconcilePeriod: 1s}";
+    let world = World::with_config(Flavor::Debian16, config).unwrap();
+    world.put("shared", simple()).unwrap();
+    let shared = world.running("shared").unwrap();
+    let has = |cpu: &str| {
+        let list = json!({ "cpu": cpu, "memory": "64Mi" });
+        json!({ "resources": { "requests": list, "limits": list } })
+    };
+    let rules =
+        json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [88] } }]);
+    let part = with(
+        sh("part", "while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 88"),
+        json!({ "restartPolicy": "Never", "restartPolicyRules": rules }),
+    );
+    let spec = json!({
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "containers": [with(idle("c"), has("1")), with(part, has("100m"))],
+    });
+    world.put("own", spec).unwrap();
+    let own = world.running("own").unwrap();
+    let before = state(&world);
+    let kept: Value = serde_json::from_str(&before).unwrap();
+    let cpu = kept["entries"][own.uid()]["c"].as_str().unwrap().to_owned();
+    assert_eq!(kept["entries"], json!({ own.uid(): { "c": cpu } }), "the other one has none");
+    let others = all_but(cpu.parse().unwrap());
+    let is_so = |pod: &PodSeen| {
+        runs_on(&world, "", pod, &cpu);
+        runs_on(&world, "besteffort", &shared, &others);
+        let files = pod_cgroup(&world, "", pod);
+        let part = files.container(pod.id("part"));
+        assert_eq!(part.cpus(), others);
+        assert_eq!((files.quota(), files.container(pod.id("c")).quota()), (None, None), "C25");
+        assert_eq!(part.quota(), Some(10_000), "C25");
+        holds(&world, "own", "cpu_ids", &json!([cpu]));
+        container_holds(&world, "own", "part", "cpu_ids", &json!([]));
+    };
+    is_so(&own);
+    world.touch(&own, "part", "/tmp/go").unwrap();
+    let again = world
+        .wait("own", "all of it anew", |pod| {
+            // They are nobody else's while nothing of it runs.
+            assert_eq!(state(&world), before);
+            ["c", "part"].iter().all(|name| pod.restarts(name) == 1 && pod.runs(name))
+        })
+        .unwrap();
+    for name in ["c", "part"] {
+        assert_ne!(again.id(name), own.id(name), "{name}");
+    }
+    is_so(&again);
+    assert_eq!(state(&world), before);
+    assert_eq!(metric(&world, "kubelet_cpu_manager_pinning_requests_total"), "1", "given once");
 }
 
 /// C23.
@@ -550,11 +624,6 @@ fn a_pod_has_cpus_and_memory_as_a_whole() {
         let list = json!({ "cpu": "1", "memory": memory });
         json!({ "resources": { "requests": list, "limits": list } })
     };
-    let of = |world: &World, pod: &str| -> Result<Value, String> {
-        let list = ask(&world.node, &["resources"]).map_err(|error| format!("{error:#}"))?;
-        let pods = list["pod_resources"].as_array().cloned().unwrap_or_default();
-        pods.into_iter().find(|it| it["name"] == world.full_name(pod)).ok_or_else(|| list.to_string())
-    };
     let block = |bytes: u64| json!([{ "memory_type": "memory", "size": bytes.to_string(), "topology": { "nodes": [{ "ID": "0" }] } }]);
 
     let mut world = World::with_config(Flavor::Debian16, &config("pod")).unwrap();
@@ -571,18 +640,17 @@ fn a_pod_has_cpus_and_memory_as_a_whole() {
         assert_eq!(files.container(pod.id(name)).memory_nodes(), "0");
     }
     assert_eq!(files.quota(), None);
-    let told = |world: &World| {
+    let tells = |world: &World| {
         wait_until(SOON, "R26", || {
-            let told = of(world, "shares")?;
-            let empty = |it: &Value| it.is_null() || *it == json!([]);
+            let told = told(world, "shares")?;
             let containers = told["containers"].as_array().cloned().unwrap_or_default();
-            let alone = containers.iter().any(|it| !empty(&it["cpu_ids"]) || !empty(&it["memory"]));
+            let alone = containers.iter().any(|it| !is_empty(&it["cpu_ids"]) || !is_empty(&it["memory"]));
             let fits = told["cpu_ids"] == json!(["0"]) && told["memory"] == block(128 << 20);
             if fits && containers.len() == 2 && !alone { Ok(()) } else { Err(told.to_string()) }
         })
         .unwrap();
     };
-    told(&world);
+    tells(&world);
     let read = |world: &World| {
         ["cpu_manager_state", "memory_manager_state"]
             .map(|name| fs::read_to_string(world.node.root().join(name)).unwrap_or_default())
@@ -608,7 +676,7 @@ fn a_pod_has_cpus_and_memory_as_a_whole() {
             }
         }
         world.node.start_again().unwrap();
-        told(&world);
+        tells(&world);
         wait_until(SOON, "the files", || {
             let found = read(&world);
             if found == files_before { Ok(()) } else { Err(format!("{found:?}")) }
@@ -634,13 +702,38 @@ fn a_pod_has_cpus_and_memory_as_a_whole() {
     world.put("greedy", whole(json!([with(idle("c"), own("64Mi")), idle("d")]))).unwrap();
     world.running("greedy").unwrap();
     wait_until(SOON, "what its container has to itself", || {
-        let told = of(&world, "greedy")?;
-        let empty = |it: &Value| it.is_null() || *it == json!([]);
+        let told = told(&world, "greedy")?;
         let first = &told["containers"][0];
         let fits = first["cpu_ids"] == json!(["0"]) && first["memory"] == block(64 << 20);
-        if fits && empty(&told["cpu_ids"]) && empty(&told["memory"]) { Ok(()) } else { Err(told.to_string()) }
+        let alone = is_empty(&told["cpu_ids"]) && is_empty(&told["memory"]);
+        if fits && alone { Ok(()) } else { Err(told.to_string()) }
     })
     .unwrap();
+    drop(world);
+
+    // M22: without the gate one that says itself what it needs has nothing to itself, nor has what is in it.
+    let without = config("pod").replace("PodLevelResourceManagers: true", "PodLevelResourceManagers: false");
+    let world = World::with_config(Flavor::Debian16, &without).unwrap();
+    for (name, first) in [("shares", idle("c")), ("greedy", with(idle("c"), own("64Mi")))] {
+        world.put(name, whole(json!([first, idle("d")]))).unwrap();
+        let pod = world.running(name).unwrap();
+        assert_eq!(pod.text("/status/qosClass"), "Guaranteed");
+        let files = pod_cgroup(&world, "", &pod);
+        assert_eq!(files.quota(), Some(100_000), "{name}");
+        for container in ["c", "d"] {
+            assert_eq!(files.container(pod.id(container)).cpus(), format!("0-{}", last_cpu()));
+            for what in ["cpu_ids", "memory"] {
+                container_holds(&world, name, container, what, &json!([]));
+            }
+        }
+        let told = told(&world, name).unwrap();
+        assert!(is_empty(&told["cpu_ids"]) && is_empty(&told["memory"]), "{told}");
+        kept_nothing(&world);
+        let memory = fs::read_to_string(world.node.root().join("memory_manager_state")).unwrap();
+        assert!(memory.contains("Static") && !memory.contains(pod.uid()), "{memory}");
+        world.take_away(name).unwrap();
+        world.gone(name).unwrap();
+    }
 }
 
 /// Waits until the files say that nobody holds anything.

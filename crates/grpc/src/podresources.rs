@@ -124,7 +124,9 @@ impl PodResources {
 
     /// Every pod that is known, also a finished one.
     pub(crate) fn list_alpha(&self) -> Result<Answer, Status> {
-        let (snapshot, assignments) = (self.snapshot()?, self.holders()?);
+        self.snapshot()?;
+        let assignments = self.holders()?;
+        let snapshot = ready::whole(self.snapshots.borrow().as_ref())?;
         let made = self.lists_alpha.get((snapshot.generation, Same(Arc::clone(&assignments))), || {
             let pods = snapshot.pods.iter().map(|view| resources_alpha(view, &assignments));
             framed(&v1alpha1::ListPodResourcesResponse { pod_resources: pods.collect() })

@@ -176,18 +176,25 @@ async fn nothing_while_a_source_has_never_answered() {
     world.publish_without("staticPodURL http://x/");
     let (mut pods, mut info, mut resources) =
         (world.pods().await, world.info().await, world.resources().await);
+    let channel = world.channel("pod-resources/kubelet.sock").await;
+    let mut watcher = PodResourcesWatcherClient::new(channel.clone());
+    let mut old = podresources_v1alpha1::pod_resources_lister_client::PodResourcesListerClient::new(channel);
+    let everything = podresources_v1alpha1::ListPodResourcesRequest {};
     for status in [
         pods.list_pods(ListPodsRequest {}).await.unwrap_err(),
         pods.watch_pods(WatchPodsRequest {}).await.unwrap_err(),
         info.list_pod_conditions(Empty {}).await.unwrap_err(),
         info.watch_pod_conditions(Empty {}).await.unwrap_err(),
         resources.list(ListPodResourcesRequest {}).await.unwrap_err(),
+        old.list(everything).await.unwrap_err(),
+        watcher.watch(WatchPodResourcesRequest {}).await.unwrap_err(),
     ] {
         let message = "Kubelet is initializing: its pods are not known yet from staticPodURL http://x/";
         assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, message));
     }
     world.publish(&[]);
     assert!(pods.list_pods(ListPodsRequest {}).await.unwrap().into_inner().pods.is_empty());
+    assert!(old.list(everything).await.unwrap().into_inner().pod_resources.is_empty());
 }
 
 /// P14 for a pod that goes and comes back with its UID before anybody looked.

@@ -294,6 +294,34 @@ async fn a_file_that_is_gone_is_rebuilt_and_waited_for_within_a_bound() {
     world.admit(&pod("two", &[("c", 4)])).await.unwrap();
 }
 
+const NO_NODES: &str = "Allocate failed due to [memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available, which is unexpected";
+
+/// M3: each node serves somebody by itself, so no two of them are there for one that wants more than either has left.
+#[tokio::test]
+async fn m3_more_memory_than_any_node_has_left() {
+    let world = World::start(|config| {
+        let reserved = || BTreeMap::from([("memory".to_owned(), 1 << 30)]);
+        config.memory = Some([(0, reserved()), (1, reserved())].into());
+    });
+    // Of 7 GiB on each.
+    for (uid, node) in [("a", "0"), ("b", "1")] {
+        world.admit(&pod_with(uid, &[("c", 1)], "4Gi")).await.unwrap();
+        assert_eq!(world.resources.place(uid, "c").nodes, node);
+    }
+    let large = pod_with("large", &[("c", 1)], "4Gi");
+    let refused = world.admit(&large).await.unwrap_err();
+    assert_eq!(refused, ("UnexpectedAdmissionError", NO_NODES.to_owned()));
+    assert!(world.cpus("large", "c").starts_with("shared "), "what it was given is taken back");
+    assert_eq!(world.resources.place("large", "c").nodes, "");
+    let counters = &world.counters.pinning;
+    assert_eq!((counters.memory_requests.get(), counters.memory_errors.get()), (3, 1));
+    // What one of them has left it can have; and all of it when the other has gone.
+    world.admit(&pod_with("small", &[("c", 1)], "3Gi")).await.unwrap();
+    world.resources.release(&PodUid::from("b"));
+    world.admit(&large).await.unwrap();
+    assert_eq!(world.resources.place("large", "c").nodes, "1");
+}
+
 /// A pod that is turned away keeps what it had: only what it was given just now is taken back.
 #[tokio::test]
 async fn what_was_held_before_a_policy_was_switched_on_is_kept() {
@@ -313,8 +341,8 @@ async fn what_was_held_before_a_policy_was_switched_on_is_kept() {
     for list in [&mut resources.requests, &mut resources.limits] {
         list.as_mut().unwrap().get_mut("memory").unwrap().0 = "1Ti".into();
     }
-    let (reason, _) = world.admit(&greedy).await.unwrap_err();
-    assert_eq!(reason, "UnexpectedAdmissionError");
+    let refused = world.admit(&greedy).await.unwrap_err();
+    assert_eq!(refused, ("UnexpectedAdmissionError", NO_NODES.to_owned()));
     assert_eq!([world.cpus("both", "c"), world.cpus("both", "d")], held);
     assert_eq!(world.resources.place("both", "c").nodes, "", "what it was given is taken back");
     world.admit(&both).await.unwrap();

@@ -1,9 +1,16 @@
 //! Equal shares of as few NUMA nodes as can be, chosen so that what is left is balanced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{Level, Packing, Picking, packed};
 use crate::{CpuSet, Machine};
+
+/// More choices than these are not looked at: a machine of eight nodes has one less than three to the eighth, of nodes and, among those, of the ones
+/// that give more than the rest.
+const MOST: usize = 1 << 13;
 
 /// What is free on each node.
 type Left = BTreeMap<u32, usize>;
@@ -43,12 +50,15 @@ pub(super) fn over_nodes(
     };
     let groups = count / group;
     let per_node = (machine.all().len() / group).div_ceil(machine.nodes().max(1)).max(1);
+    let mut fullest = nodes.clone();
+    fullest.sort_by_key(|node| Reverse(left[node]));
+    let mut looks = MOST;
     for size in groups.div_ceil(per_node)..=groups.min(nodes.len()) {
-        let mut best: Option<Plan> = None;
-        for chosen in combinations(&nodes, size) {
-            if best.as_ref().is_some_and(|best| best.score == 0 && !best.crosses) {
-                break;
-            }
+        let fullest = fullest.get(..size).unwrap_or_default();
+        if fullest.iter().map(|node| left[node]).sum::<usize>() < count {
+            continue;
+        }
+        let weigh = |chosen: Vec<u32>, looks: &mut usize| -> Option<Plan> {
             let mut share = count / size / group * group;
             if by_socket {
                 // A node that has less gives what it has: the others of its socket give the rest.
@@ -61,13 +71,24 @@ pub(super) fn over_nodes(
                 && enough(&|node| whole(node).unwrap_or(0))
                 && chosen.iter().all(|node| left[node] >= share);
             let crosses = by_socket && crosses_sockets(machine, &chosen);
-            let plan = fits.then(|| plan(&left, chosen, share, count - share * size, group)).flatten();
-            let plan = plan.map(|plan| Plan { crosses, ..plan });
-            if let Some(plan) = plan
+            let plan = fits.then(|| plan(&left, chosen, share, (count - share * size, group), looks));
+            plan.flatten().map(|plan| Plan { crosses, ..plan })
+        };
+        let mut best: Option<Plan> = None;
+        for chosen in Choices::new(&nodes, size) {
+            if looks == 0 || best.as_ref().is_some_and(|best| best.score == 0 && !best.crosses) {
+                break;
+            }
+            looks -= 1;
+            if let Some(plan) = weigh(chosen, &mut looks)
                 && best.as_ref().is_none_or(|best| (plan.crosses, plan.score) < (best.crosses, best.score))
             {
                 best = Some(plan);
             }
+        }
+        if best.is_none() && looks == 0 {
+            // None of those that were looked at can; if any of so many nodes can, those that have the most can.
+            best = weigh(fullest.to_vec(), &mut looks);
         }
         if let Some(plan) = best {
             return Some(carry_out(machine, &by_node, &plan, group));
@@ -77,7 +98,13 @@ pub(super) fn over_nodes(
 }
 
 /// Who gives what is left over after equal shares: the balance decides, and of equal ones the most givers.
-fn plan(left: &Left, nodes: Vec<u32>, share: usize, rest: usize, group: usize) -> Option<Plan> {
+fn plan(
+    left: &Left,
+    nodes: Vec<u32>,
+    share: usize,
+    (rest, group): (usize, usize),
+    looks: &mut usize,
+) -> Option<Plan> {
     let mut after = left.clone();
     for node in &nodes {
         *after.get_mut(node)? -= share;
@@ -87,27 +114,31 @@ fn plan(left: &Left, nodes: Vec<u32>, share: usize, rest: usize, group: usize) -
     }
     let givers: Vec<u32> = nodes.iter().copied().filter(|node| after[node] >= group).collect();
     let mut best: Option<(u64, Vec<u32>)> = None;
-    for size in (1..=givers.len()).rev() {
-        for givers in combinations(&givers, size) {
-            let (mut after, mut rest, mut more) = (after.clone(), rest, Vec::new());
-            while rest > 0 {
-                let before = rest;
-                for node in &givers {
-                    let Some(free) = after.get_mut(node).filter(|free| rest > 0 && **free >= group) else {
-                        continue;
-                    };
-                    *free -= group;
-                    rest -= group.min(rest);
-                    more.push(*node);
-                }
-                if rest == before {
-                    break;
-                }
+    let sizes = (1..=givers.len()).rev();
+    // The first of them is all, who can if any can.
+    for (at, givers) in sizes.flat_map(|size| Choices::new(&givers, size)).enumerate() {
+        if at > 0 && *looks == 0 {
+            break;
+        }
+        *looks = looks.saturating_sub(1);
+        let (mut after, mut rest, mut more) = (after.clone(), rest, Vec::new());
+        while rest > 0 {
+            let before = rest;
+            for node in &givers {
+                let Some(free) = after.get_mut(node).filter(|free| rest > 0 && **free >= group) else {
+                    continue;
+                };
+                *free -= group;
+                rest -= group.min(rest);
+                more.push(*node);
             }
-            let score = unbalance(&after);
-            if rest == 0 && best.as_ref().is_none_or(|(best, _)| score < *best) {
-                best = Some((score, more));
+            if rest == before {
+                break;
             }
+        }
+        let score = unbalance(&after);
+        if rest == 0 && best.as_ref().is_none_or(|(best, _)| score < *best) {
+            best = Some((score, more));
         }
     }
     best.map(|(score, more)| Plan { crosses: false, score, share, nodes, more })
@@ -143,17 +174,34 @@ fn unbalance(left: &Left) -> u64 {
     (variance.sqrt() * 1000.0).round() as u64
 }
 
-/// All choices of so many, in the order of the list.
-fn combinations(of: &[u32], size: usize) -> Vec<Vec<u32>> {
-    if size == 0 {
-        return vec![Vec::new()];
+/// All choices of so many, in the order of the list, each made when it is asked for: there may be more than fit into memory.
+pub(super) struct Choices<'a> {
+    of: &'a [u32],
+    /// The next one, as places in the list, ascending; nothing after the last.
+    next: Option<Vec<usize>>,
+}
+
+impl<'a> Choices<'a> {
+    pub(super) fn new(of: &'a [u32], size: usize) -> Self {
+        Self { of, next: (size <= of.len()).then(|| (0..size).collect()) }
     }
-    let mut all = Vec::new();
-    for (at, first) in of.iter().enumerate() {
-        for mut rest in combinations(of.get(at + 1..).unwrap_or_default(), size - 1) {
-            rest.insert(0, *first);
-            all.push(rest);
+}
+
+impl Iterator for Choices<'_> {
+    type Item = Vec<u32>;
+
+    fn next(&mut self) -> Option<Vec<u32>> {
+        let mut places = self.next.take()?;
+        let chosen = places.iter().filter_map(|place| self.of.get(*place)).copied().collect();
+        // The last one that can move does, and those behind it follow it closely.
+        let (size, end) = (places.len(), self.of.len());
+        if let Some(moves) = (0..size).rev().find(|at| places[*at] < end - (size - at)) {
+            let first = places[moves] + 1;
+            for (place, value) in places[moves..].iter_mut().zip(first..) {
+                *place = value;
+            }
+            self.next = Some(places);
         }
+        Some(chosen)
     }
-    all
 }

@@ -143,6 +143,43 @@ fn distributed_over_nodes_of_one_socket() {
     check(&c, "0-1,10-19,40-41,50-59", 22, by(true), "0-1,10-18,40-41,50-58");
 }
 
+/// 32 nodes of four CPUs: there are more ways to choose some of them than can be looked at.
+#[test]
+fn many_nodes_are_not_looked_at_in_every_way() {
+    let many = machine(128, |cpu| Cpu { core: cpu, socket: cpu / 64, node: cpu / 4, cache: cpu / 4 });
+    let by = Packing { over_nodes: Some(1), ..PLAIN };
+    let each = |nodes: std::ops::Range<u32>, count: u32| -> CpuSet {
+        nodes.flat_map(|node| (node * 4)..(node * 4 + count)).collect()
+    };
+    let taken = |free: &CpuSet, count: usize| take(&many, free, count, by).unwrap();
+    // One CPU of each is free: ten million ways to take eight.
+    assert_eq!(taken(&each(0..32, 1), 8), each(0..8, 1));
+    assert_eq!(taken(&each(0..32, 1), 32), each(0..32, 1));
+    // Only the last eight nodes have two, and no other eight have sixteen.
+    assert_eq!(taken(&(&each(0..24, 1) | &each(24..32, 2)), 16), each(24..32, 2));
+    // Nine nodes, of which some give three and some give four.
+    let uneven = taken(&many.all(), 33);
+    let nodes: std::collections::BTreeSet<u32> = uneven.iter().map(|cpu| cpu / 4).collect();
+    assert_eq!((uneven.len(), nodes.len()), (33, 9));
+}
+
+/// Choices come one by one, in the order of the list.
+#[test]
+fn choices_of_some() {
+    use super::distribute::Choices;
+    let all = |of: &[u32], size| Choices::new(of, size).collect::<Vec<_>>();
+    assert_eq!(all(&[4, 5, 6], 2), [[4, 5], [4, 6], [5, 6]]);
+    assert_eq!(all(&[4, 5, 6], 3), [[4, 5, 6]]);
+    assert_eq!(all(&[], 0), [[0_u32; 0]]);
+    assert!(all(&[4], 2).is_empty());
+    assert_eq!(
+        (all(&[1, 2, 3, 4, 5, 6], 3).len(), all(&[9, 8, 7], 1)),
+        (20, vec![vec![9], vec![8], vec![7]])
+    );
+    let many: Vec<u32> = (0..64).collect();
+    assert_eq!(Choices::new(&many, 32).take(2).last().unwrap().last(), Some(&32));
+}
+
 fn machines() -> impl Strategy<Value = Machine> {
     (0_usize..6, any::<u64>()).prop_map(|(which, offline)| {
         let whole = match which {

@@ -81,6 +81,19 @@ fn a_restart_changes_nothing_and_what_cannot_be_is_told() {
         (state, Vec::new()),
         "even where today's options would not give them"
     );
+    // C17, the other way: a CPU that is reserved by now is its holder's still, and is given to nobody after that.
+    let held = cpus.of("p", "c").unwrap().clone();
+    let now_reserved: CpuSet = held.iter().take(1).collect();
+    let strict = Options { strict_reservation: true, ..options };
+    for options in [options, strict] {
+        let reserved = now_reserved.clone();
+        let (mut again, problems) =
+            Static::restore(small(), reserved, options, &CpuSet::default(), &cpus.state());
+        assert_eq!((again.of("p", "c"), problems), (Some(&held), Vec::new()));
+        assert!((again.shared() & &held).is_empty());
+        assert!(again.release("p"));
+        assert_eq!(again.assign("q", "c", 7, Use::Lasting, None).unwrap(), &set("0-7") - &now_reserved);
+    }
     let mut state = CpuState { policy: "static".to_owned(), ..CpuState::default() };
     for (uid, name, held) in [("a", "c", "1-2"), ("a", "d", "2"), ("b", "c", "2-3"), ("c", "c", "7-8")] {
         state.entries.entry(uid.to_owned()).or_default().insert(name.to_owned(), set(held));
