@@ -69,7 +69,7 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
     let node_since = node_ready_since(&member)?;
 
     let mut on = false;
-    for mood in [Mood::TooMany, Mood::Broken, Mood::Cut, Mood::Expired, Mood::Silent] {
+    for mood in [Mood::TooMany, Mood::Broken, Mood::Cut, Mood::Expired, Mood::Lying, Mood::Silent] {
         let doomed = format!("doomed-{mood:?}").to_lowercase();
         let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] });
         member.bind(&doomed, spec)?;
@@ -84,16 +84,32 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
             let pod = own(&member, "switched")?;
             if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
         })?;
+        // A gateway's every lie is heard by those who list, some of them more than once.
+        let enough = if mood == Mood::Lying { 30 } else { 1 };
         wait_until(PATIENCE, "requests that went wrong", || match proxy.spoiled() {
-            0 => Err("none".to_owned()),
+            some if some < enough => Err(format!("{some} of {enough}")),
             _ => Ok(()),
         })?;
+        if mood == Mood::Lying {
+            // Also by one who hears nothing else from its start on.
+            member.node.kill9();
+            member.node.start_again()?;
+            wait_until(PATIENCE, "the list after a restart", || own(&member, "steady"))?;
+            let so_far = proxy.spoiled();
+            wait_until(PATIENCE, "lies after the restart", || match proxy.spoiled() - so_far {
+                some if some < enough => Err(format!("{some} of {enough}")),
+                _ => Ok(()),
+            })?;
+            let running = member.containerd.crictl(&["ps", "-q"])?;
+            ensure!(running.lines().count() >= 2, "containers have ended: {running:?}");
+        }
         if mood == Mood::Silent {
             member.node.kill9();
             member.node.start_again()?;
             wait_until(PATIENCE, "the list after a restart", || own(&member, "steady"))?;
         }
         ensure!(face(&own(&member, "steady").map_err(anyhow::Error::msg)?) == before, "{mood:?}");
+        ensure!(node_ready_since(&member)? == node_since, "{mood:?}: the node's condition flipped");
         proxy.set(Mood::Fair);
         wait_until(RECOVERY, &format!("the API server to hear of it after {mood:?}"), || {
             let pod = member.get(&path("switched"))?;
