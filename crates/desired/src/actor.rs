@@ -103,7 +103,7 @@ impl Sources {
             Some(client) => {
                 let (api, pods, problems) = ApiSource::start(
                     client.clone(),
-                    &config.node_name,
+                    (&config.node_name, config.node_questions.clone()),
                     (&config.root_dir, config.object_key.clone()),
                     &events,
                     tasks,

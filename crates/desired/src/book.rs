@@ -363,7 +363,8 @@ impl Book {
         let same_verdicts = verdicts == *old.verdicts;
         // The first state is published even when it is empty: it says that there is nothing.
         let same_sources = synced == old.synced && awaited == *old.awaited;
-        let same_node = old.node.as_ref().map(Arc::as_ptr) == self.api.node.as_ref().map(Arc::as_ptr);
+        let same_node = old.node.as_ref().map(Arc::as_ptr) == self.api.node.as_ref().map(Arc::as_ptr)
+            && old.node_answered == self.api.node_answered;
         if old.generation > 0 && same_pods && same_objects && same_verdicts && same_sources && same_node {
             return None;
         }
@@ -373,6 +374,7 @@ impl Book {
             awaited: if same_sources { Arc::clone(&old.awaited) } else { Arc::new(awaited) },
             pods: if same_pods { Arc::clone(&old.pods) } else { Arc::new(pods) },
             node: self.api.node.clone(),
+            node_answered: self.api.node_answered,
             objects: if same_objects { Arc::clone(&old.objects) } else { Arc::new(objects) },
             verdicts: if same_verdicts { Arc::clone(&old.verdicts) } else { Arc::new(verdicts) },
         };

@@ -187,3 +187,57 @@ fn a_node_that_may_watch_nothing_hears_all_the_same() -> Result<()> {
     drop(proxy);
     Ok(())
 }
+
+/// Who hears of a pod before it hears of the label or of the end of the taint that brought the pod here looks what the node is now,
+/// instead of failing the pod for good.
+#[test]
+fn a_pod_is_not_failed_by_what_the_node_was() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
+    let proxy = FlakyProxy::start(&plane, "node")?;
+    let kubeconfig = Some(proxy.kubeconfig().clone());
+    let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    let taint = json!([{ "key": "closed", "effect": "NoExecute" }]);
+    member.patch(NODE, &json!({ "spec": { "taints": taint } }))?;
+    wait_until(PATIENCE, "the node to hear of its taint", || {
+        let node = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if node.contains("\"closed\"") { Ok(()) } else { Err(node) }
+    })?;
+    let spec = |key: &str| json!({ "nodeSelector": { "disk": key }, "containers": [idle("c")] });
+    let rejected = |name: &str, reason: &str| {
+        let what = format!("the rejection of {name}");
+        let pod = member.until(&path(name), &what, |pod| pod["status"]["phase"] == "Failed")?;
+        ensure!(pod["status"]["reason"] == reason, "{}", pod["status"]);
+        anyhow::Ok(())
+    };
+    member.bind("shut-out", json!({ "containers": [idle("c")] }))?;
+    rejected("shut-out", "TaintToleration")?;
+
+    proxy.set(Mood::NoNodeNews);
+    wait_until(PATIENCE, "the node to hear nothing of itself", || match proxy.spoiled() {
+        0 => Err("it has not asked".to_owned()),
+        _ => Ok(()),
+    })?;
+    // The taint is gone and there is a label, and nobody has told the node.
+    member.patch(NODE, &json!({ "metadata": { "labels": { "disk": "fast" } }, "spec": { "taints": [{ "$patch": "replace" }] } }))?;
+    ensure!(member.node.get("/node")?.contains("\"closed\""), "it has heard");
+    member.bind("quick", spec("fast"))?;
+    member.ready("quick")?;
+    // What is so is found out as well, and is the last word.
+    member.bind("misplaced", spec("slow"))?;
+    rejected("misplaced", "NodeAffinity")?;
+    member.patch(NODE, &json!({ "metadata": { "labels": { "disk": "slow" } } }))?;
+    member.bind("late", spec("slow"))?;
+    member.ready("late")?;
+    ensure!(condition(&member.get(&path("quick")).map_err(anyhow::Error::msg)?, "Ready") == "True");
+
+    // And when it is told again, all is as it was.
+    proxy.set(Mood::Fair);
+    member.until(NODE, "the node to be Ready", |node| condition(node, "Ready") == "True")?;
+    member.bind("usual", spec("slow"))?;
+    member.ready("usual")?;
+    // The proxy goes after who uses it.
+    drop(member);
+    drop(proxy);
+    Ok(())
+}

@@ -30,8 +30,8 @@ use mainstay_snapshot::{EventStoreConfig, Inputs, KeptStatuses, NodeTemplate, Sn
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_trace::{Target, Tracer};
 use mainstay_types::{
-    Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, ProbeMetrics,
-    VERSION,
+    Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, NodeQuestions,
+    ProbeMetrics, VERSION,
 };
 use mainstay_upkeep::{UpkeepConfig, garbage::Keep};
 use mainstay_uplink::Feeds;
@@ -317,7 +317,8 @@ async fn build(
     let (observed, refresh) = mainstay_observe::start(observe, tasks);
     let (usage_sender, usage) = watch::channel(Arc::default());
     let evidence = Evidence { observed: observed.clone(), usage };
-    let sources_config = sources_config((loaded, mode), &root, &node_name, api.clone())?;
+    let (questions, node_questions) = NodeQuestions::channel();
+    let sources_config = sources_config((loaded, mode), &root, &node_name, (api.clone(), node_questions))?;
     let sources = Sources::start(sources_config, tasks, events.clone(), evidence)?;
 
     let settings = node::settings(loaded, &resources, cgroup_v2, &host_ips);
@@ -390,6 +391,7 @@ async fn build(
             )
             .context("--image-credential-provider-config")?,
             accounts: api.clone(),
+            node_questions: api.is_some().then_some(questions),
             max_restart_period: config
                 .crash_loop_back_off
                 .max_container_restart_period
@@ -563,7 +565,7 @@ fn sources_config(
     (loaded, mode): (&Loaded, Mode),
     root: &std::path::Path,
     node_name: &Arc<str>,
-    api_server: Option<Client>,
+    (api_server, node_questions): (Option<Client>, watch::Receiver<u64>),
 ) -> Result<SourcesConfig> {
     let config = &loaded.config;
     let url = (!config.static_pod_url.is_empty()).then(|| UrlSource {
@@ -585,6 +587,7 @@ fn sources_config(
         any_extension: loaded.settings.manifest_files == "any",
         static_pod_url: url,
         api_server,
+        node_questions,
         object_key,
         takes_over: mode == Mode::Kubelet,
         gates: node::pod_gates(loaded),
