@@ -42,7 +42,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::{cli, cluster, local_api, logging, node, node_object, pinning, place, secure, stats};
+use crate::{addresses, cli, cluster, local_api, logging, node, node_object, pinning, place, secure, stats};
 
 /// How long open requests and running steps may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -186,7 +186,7 @@ async fn build(
     place::share_mounts(loaded, mode);
     let node_name: Arc<str> =
         host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
-    let addresses = node::follow_addresses(&loaded.settings.node_ip, tasks);
+    let addresses = addresses::follow(&loaded.settings.node_ip, &node_name, tasks).await;
     let host_ips = addresses.borrow().clone();
     let resources = Arc::new(place::resources(loaded, &host, &node_name)?);
     let swap_bytes = resources.swap_bytes;
