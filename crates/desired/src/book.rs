@@ -278,6 +278,7 @@ impl Book {
         self.begun |= deliver;
 
         let (mut pods, mut objects) = (BTreeMap::new(), Objects::default());
+        let of_a_cluster = self.names.iter().any(|name| name.source == PodSource::Api);
         if deliver {
             let api = &self.api.pods;
             self.wishes
@@ -292,6 +293,9 @@ impl Book {
                         }
                         pods.insert(pod.uid.clone(), Arc::clone(pod));
                     }
+                    // With an API server no pod of a file may refer to either, and to a pod of the API server what is not there is not
+                    // there, whatever lies in files.
+                    HeldObject::ConfigMap(_) | HeldObject::Secret(_) if of_a_cluster => {}
                     HeldObject::ConfigMap(object) => {
                         objects.config_maps.insert(name(), Arc::clone(object));
                     }
