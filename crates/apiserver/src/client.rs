@@ -15,7 +15,10 @@ use k8s_openapi::{
 };
 use mainstay_task::TaskGroup;
 use mainstay_types::ApiCalls;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -24,7 +27,7 @@ use crate::{
     connection::{Answer, Connections, Outgoing, SentOn, Stream, chain},
     credentials::{Credentials, Ready},
     limit::Limiter,
-    readable::Readable,
+    readable::{Readable, check_object, one},
     validity,
 };
 
@@ -146,7 +149,7 @@ impl Client {
         scope: Scope<'_>,
         name: &str,
     ) -> Result<T, ApiError> {
-        self.call(Method::GET, path::<T>(scope, Some(name), None), &[], None).await
+        self.call(Method::GET, path::<T>(scope, Some(name), None), &[], None, |text| one(text, true)).await
     }
 
     /// All objects that match.
@@ -158,7 +161,8 @@ impl Client {
         T: ListableResource + DeserializeOwned,
     {
         let query = query.pairs();
-        self.call(Method::GET, path::<T>(scope, None, None), &query, None).await
+        let path = path::<T>(scope, None, None);
+        self.call(Method::GET, path, &query, None, |text| serde_json::from_slice(text)).await
     }
 
     /// Makes an object and returns what the server made of it.
@@ -170,21 +174,23 @@ impl Client {
         scope: Scope<'_>,
         object: &T,
     ) -> Result<T, ApiError> {
-        self.call(Method::POST, path::<T>(scope, None, None), &[], Some(json(object)?)).await
+        // A review is made as objects are, and not kept.
+        let path = path::<T>(scope, None, None);
+        self.call(Method::POST, path, &[], Some(json(object)?), |text| one(text, false)).await
     }
 
     /// Makes something below an object, such as a token of a service account, and returns what the server made of it.
     ///
     /// # Errors
     /// [`ApiError`]; status 404 when there is no such object.
-    pub async fn create_part<T: Resource, B: Serialize, R: DeserializeOwned>(
+    pub async fn create_part<T: Resource, B: Serialize, R: Resource + DeserializeOwned>(
         &self,
         scope: Scope<'_>,
         (name, subresource): (&str, &str),
         body: &B,
     ) -> Result<R, ApiError> {
         let path = path::<T>(scope, Some(name), Some(subresource));
-        self.call(Method::POST, path, &[], Some(json(body)?)).await
+        self.call(Method::POST, path, &[], Some(json(body)?), |text| one(text, false)).await
     }
 
     /// Replaces an object.
@@ -197,7 +203,8 @@ impl Client {
         name: &str,
         object: &T,
     ) -> Result<T, ApiError> {
-        self.call(Method::PUT, path::<T>(scope, Some(name), None), &[], Some(json(object)?)).await
+        let path = path::<T>(scope, Some(name), None);
+        self.call(Method::PUT, path, &[], Some(json(object)?), |text| one(text, true)).await
     }
 
     /// Changes an object, or with a subresource (`status`) that part of it.
@@ -223,7 +230,7 @@ impl Client {
         };
         let path = path::<T>(scope, Some(name), subresource);
         let body = (HeaderValue::from_static(kind), json(object)?.1);
-        self.call(Method::PATCH, path, &query, Some(body)).await
+        self.call(Method::PATCH, path, &query, Some(body), |text| one(text, true)).await
     }
 
     /// Deletes an object. The server answers with the object or a `Status`; neither is of interest here.
@@ -238,7 +245,8 @@ impl Client {
     ) -> Result<(), ApiError> {
         let path = path::<T>(scope, Some(name), None);
         let body = Some(json(options)?);
-        self.call::<serde_json::Value>(Method::DELETE, path, &[], body).await.map(drop)
+        let any = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text);
+        self.call(Method::DELETE, path, &[], body, any).await.map(drop)
     }
 
     /// Watches objects from a version on, for as long as the server lets (it is asked for `lifetime`). Bookmarks are asked for.
@@ -286,12 +294,13 @@ impl Client {
         })
     }
 
-    async fn call<T: DeserializeOwned>(
+    async fn call<T>(
         &self,
         method: Method,
         path: String,
         query: &[(&str, String)],
         body: Option<(HeaderValue, Bytes)>,
+        decode: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
     ) -> Result<T, ApiError> {
         let outgoing = self.outgoing(method, path, query, body);
         let sent = SentOn::default();
@@ -303,7 +312,7 @@ impl Client {
             if !status.is_success() {
                 return Err(failure(&outgoing, status, &headers, &body));
             }
-            serde_json::from_slice(&body)
+            decode(&body)
                 .map_err(|error| ApiError::Decode { request: outgoing.name(), problem: error.to_string() })
         };
         self.within(&outgoing, &sent, work).await
@@ -448,7 +457,7 @@ pub(crate) struct Watch<T> {
     objects: PhantomData<fn() -> T>,
 }
 
-impl<T: DeserializeOwned> Watch<T> {
+impl<T: Resource + DeserializeOwned> Watch<T> {
     /// The next event; `None` when the server has ended the watch, as it does from time to time. Cancel safe.
     ///
     /// # Errors
@@ -592,7 +601,9 @@ fn unauthorized(outgoing: &Outgoing, ready: &Ready) -> ApiError {
 }
 /// One line of a watch. The type's own way reads the object into a tree first and turns that into an object, which is slower
 /// and needs all the code for reading objects once more.
-fn decode_event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<Readable<T>>, serde_json::Error> {
+fn decode_event<T: Resource + DeserializeOwned>(
+    line: &[u8],
+) -> Result<WatchEvent<Readable<T>>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Line<'a> {
         r#type: &'a str,
@@ -612,6 +623,9 @@ fn decode_event<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<Readable<
     }
     let line: Line<'_> = serde_json::from_slice(line)?;
     let object = line.object.get();
+    if line.r#type != "ERROR" {
+        check_object::<T>(object)?;
+    }
     Ok(match line.r#type {
         "ADDED" => WatchEvent::Added(Readable::of(object)?),
         "MODIFIED" => WatchEvent::Modified(Readable::of(object)?),
@@ -640,7 +654,9 @@ mod tests {
     fn lines_of_a_watch() {
         let decode = |line: &str| decode_event::<Pod>(line.as_bytes());
         for (kind, expected) in [("ADDED", 0), ("MODIFIED", 1), ("DELETED", 2)] {
-            let line = format!(r#"{{"object":{{"kind":"Pod","metadata":{{"name":"a"}}}},"type":"{kind}"}}"#);
+            let line = format!(
+                r#"{{"object":{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"a","resourceVersion":"3"}}}},"type":"{kind}"}}"#
+            );
             let (found, pod) = match decode(&line).unwrap() {
                 WatchEvent::Added(Readable::Whole(pod)) => (0, pod),
                 WatchEvent::Modified(Readable::Whole(pod)) => (1, pod),
@@ -650,7 +666,7 @@ mod tests {
             assert_eq!((found, pod.metadata.name.as_deref()), (expected, Some("a")));
         }
         let mark = decode(
-            r#"{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"12","creationTimestamp":null},"spec":{"containers":null}}}"#,
+            r#"{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12","creationTimestamp":null},"spec":{"containers":null}}}"#,
         );
         assert!(
             matches!(mark, Ok(WatchEvent::Bookmark { resource_version, .. }) if resource_version == "12")
@@ -659,7 +675,9 @@ mod tests {
             r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","code":410,"reason":"Expired"}}"#,
         );
         assert!(matches!(gone, Ok(WatchEvent::ErrorStatus(status)) if status.code == Some(410)));
-        let strange = decode(r#"{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":7}}"#);
+        let strange = decode(
+            r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"3"},"spec":7}}"#,
+        );
         assert!(matches!(strange, Ok(WatchEvent::Added(Readable::Not(pod))) if pod.name == "a"));
         for bad in [
             "",
@@ -667,6 +685,10 @@ mod tests {
             r#"{"type":"ADDED"}"#,
             r#"{"type":"ADDED","object":7}"#,
             r#"{"type":"NEW","object":{}}"#,
+            r#"{"type":"DELETED","object":{}}"#,
+            r#"{"type":"DELETED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"3"}}}"#,
+            r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}}"#,
+            r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"12"}}}"#,
         ] {
             assert!(decode(bad).is_err(), "{bad}");
         }

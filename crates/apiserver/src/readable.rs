@@ -1,7 +1,11 @@
-//! Objects that cannot be read must not hide those that can: each is read by itself.
+//! Objects that cannot be read must not hide those that can: each is read by itself. What is no object of the kind that was
+//! asked for, such as the `{}` of a gateway, is no answer at all: an empty list ends pods.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use k8s_openapi::{ListableResource, Resource};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error},
+};
 use serde_json::value::RawValue;
 
 /// An object that the API server has and that cannot be read here.
@@ -28,6 +32,63 @@ pub struct Listing<T> {
     pub items: Vec<T>,
     /// Those that cannot be read; they are there all the same.
     pub unreadable: Vec<Unreadable>,
+}
+
+/// What every answer says of itself.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Nature {
+    api_version: String,
+    kind: String,
+    metadata: Version,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Version {
+    resource_version: String,
+}
+
+/// Whether what says so of itself is of that kind of that API.
+fn check_kind<E: Error>(
+    (api_version, kind): (&str, &str),
+    (wanted_version, wanted): (&str, &str),
+) -> Result<(), E> {
+    if (api_version, kind) == (wanted_version, wanted) {
+        return Ok(());
+    }
+    let said = |text: &str| if text.is_empty() { "nothing".to_owned() } else { format!("{text:.80?}") };
+    Err(E::custom(format!(
+        "it is no {wanted} of {wanted_version}: its kind is {}, its apiVersion {}; does a gateway answer in the API server's place?",
+        said(kind),
+        said(api_version)
+    )))
+}
+
+fn check_version<E: Error>(version: &str) -> Result<(), E> {
+    if version.is_empty() {
+        return Err(E::custom("it has no resourceVersion; does a gateway answer in the API server's place?"));
+    }
+    Ok(())
+}
+
+/// Reads an answer that is one object, of this kind; one that the server `keeps` has a version.
+pub(crate) fn one<T: Resource + DeserializeOwned>(text: &[u8], keeps: bool) -> Result<T, serde_json::Error> {
+    let Nature { api_version, kind, metadata } = serde_json::from_slice(text)?;
+    check_kind((&api_version, &kind), (T::API_VERSION, T::KIND))?;
+    if keeps {
+        check_version(&metadata.resource_version)?;
+    }
+    serde_json::from_slice(text)
+}
+
+/// Whether it is an object of this kind with a version, whatever else is wrong with it.
+pub(crate) fn check_object<T: Resource>(text: &str) -> Result<(), serde_json::Error> {
+    let Nature { api_version, kind, metadata } = serde_json::from_str(text)?;
+    check_kind((&api_version, &kind), (T::API_VERSION, T::KIND))?;
+    check_version(&metadata.resource_version)
 }
 
 /// One object.
@@ -70,18 +131,26 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Readable<T> {
     }
 }
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Listing<T> {
+impl<'de, T: ListableResource + DeserializeOwned> Deserialize<'de> for Listing<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
         struct Answer<T> {
             #[serde(default)]
-            metadata: ListMeta,
+            api_version: String,
+            #[serde(default)]
+            kind: String,
+            #[serde(default)]
+            metadata: Version,
+            // Null is what a server that is written in Go makes of an empty one.
             #[serde(bound = "T: DeserializeOwned")]
             items: Option<Vec<Readable<T>>>,
         }
-        let Answer { metadata, items } = Answer::<T>::deserialize(deserializer)?;
-        let version = metadata.resource_version.unwrap_or_default();
-        let mut listing = Self { version, items: Vec::new(), unreadable: Vec::new() };
+        let Answer { api_version, kind, metadata, items } = Answer::<T>::deserialize(deserializer)?;
+        check_kind((&api_version, &kind), (T::API_VERSION, T::LIST_KIND))?;
+        check_version(&metadata.resource_version)?;
+        let mut listing =
+            Self { version: metadata.resource_version, items: Vec::new(), unreadable: Vec::new() };
         for item in items.into_iter().flatten() {
             match item {
                 Readable::Whole(object) => listing.items.push(object),
@@ -100,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_read_hides_nobody() {
-        let text = r#"{"kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": [
+        let text = r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": [
             {"metadata": {"name": "good", "namespace": "n"}, "data": {"a": "b"}},
             {"metadata": {"name": "bad", "namespace": "n", "uid": "u", "resourceVersion": "7"}, "data": {"a": 5}}]}"#;
         let listing: Listing<ConfigMap> = serde_json::from_str(text).unwrap();
@@ -109,10 +178,70 @@ mod tests {
         let [bad] = &listing.unreadable[..] else { panic!("{:?}", listing.unreadable) };
         assert_eq!((&*bad.namespace, &*bad.name, &*bad.uid, &*bad.version), ("n", "bad", "u", "7"));
         assert!(bad.problem.contains("invalid type"), "{}", bad.problem);
-        let empty: Listing<ConfigMap> = serde_json::from_str(r#"{"metadata": {}, "items": null}"#).unwrap();
-        assert!(empty.items.is_empty() && empty.version.is_empty());
-        for none in ["{\"items\": [7]}", "{\"items\": {}}", "7"] {
-            assert!(serde_json::from_str::<Listing<ConfigMap>>(none).is_err(), "{none}");
+        let empty = r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": null}"#;
+        let empty: Listing<ConfigMap> = serde_json::from_str(empty).unwrap();
+        assert!(empty.items.is_empty() && empty.unreadable.is_empty());
+    }
+
+    /// What a gateway says in the API server's place is not a list of nothing, nor an object without anything.
+    #[test]
+    fn what_is_something_else_is_no_answer() {
+        let list = |text: &str| serde_json::from_str::<Listing<ConfigMap>>(text).map(|it| it.items.len());
+        let object = |text: &str| one::<ConfigMap>(text.as_bytes(), true).map(drop);
+        let rows = [
+            ("an empty object", "{}"),
+            ("the health of something", r#"{"status": "UP"}"#),
+            ("a Status", r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}"#),
+            (
+                "another list",
+                r#"{"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": []}"#,
+            ),
+            (
+                "another object",
+                r#"{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "resourceVersion": "9"}}"#,
+            ),
+            (
+                "a list of another API",
+                r#"{"kind": "ConfigMapList", "apiVersion": "v2", "metadata": {"resourceVersion": "9"}, "items": []}"#,
+            ),
+            (
+                "an object of another API",
+                r#"{"kind": "ConfigMap", "apiVersion": "v2", "metadata": {"resourceVersion": "9"}}"#,
+            ),
+            (
+                "a list without a version",
+                r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": []}"#,
+            ),
+            (
+                "an object without a version",
+                r#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "a"}}"#,
+            ),
+            ("no metadata", r#"{"kind": "ConfigMapList", "apiVersion": "v1", "items": []}"#),
+            ("no kind", r#"{"apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": []}"#),
+            (
+                "items that are none",
+                r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": [7]}"#,
+            ),
+            (
+                "items that are no list",
+                r#"{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": {}}"#,
+            ),
+            ("a number", "7"),
+            ("a list", "[]"),
+        ];
+        for (name, text) in rows {
+            assert!(list(text).is_err(), "{name}: {text}");
+            assert!(object(text).is_err(), "{name}: {text}");
         }
+        let whole = r#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}"#;
+        object(whole).unwrap();
+        check_object::<ConfigMap>(whole).unwrap();
+        // A review is answered, and not kept.
+        one::<ConfigMap>(br#"{"kind": "ConfigMap", "apiVersion": "v1"}"#, false).unwrap();
+        let said = list("{}").unwrap_err().to_string();
+        assert!(
+            said.starts_with("it is no ConfigMapList of v1: its kind is nothing, its apiVersion nothing;"),
+            "{said}"
+        );
     }
 }

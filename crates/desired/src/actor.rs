@@ -24,6 +24,7 @@ use crate::{
     api::ApiSource,
     book::{Book, Consequences, Delivered, News},
     config::{SourcesConfig, SourcesError},
+    delivered::DeliveredFile,
     files::{FileScanner, Hints, Scan},
     inotify::{PathWatch, Told},
     records::{RecordChange, Records, keep_records},
@@ -99,11 +100,13 @@ impl Sources {
         let records = Arc::new(Records::open(&config.root_dir).map_err(SourcesError::State)?);
         let (verdicts, earlier, problem) =
             VerdictFile::open(&config.root_dir, tasks).map_err(SourcesError::State)?;
+        let (url_file, url_problem) =
+            DeliveredFile::open(&config.root_dir, tasks).map_err(SourcesError::State)?;
         let (api, api_pods, api_problems) = match &config.api_server {
             Some(client) => {
                 let (api, pods, problems) = ApiSource::start(
                     client.clone(),
-                    &config.node_name,
+                    (&config.node_name, config.node_questions.clone()),
                     (&config.root_dir, config.object_key.clone()),
                     &events,
                     tasks,
@@ -128,8 +131,9 @@ impl Sources {
             config,
             stored: records,
             verdicts,
+            url_file,
             earlier,
-            problems: problem.into_iter().chain(api_problems).collect(),
+            problems: problem.into_iter().chain(url_problem).chain(api_problems).collect(),
             api,
             shutdown: tasks.shutdown(),
             events,
@@ -149,6 +153,7 @@ struct Loading {
     config: Arc<SourcesConfig>,
     stored: Arc<Records>,
     verdicts: VerdictFile,
+    url_file: DeliveredFile,
     /// The verdicts of an earlier life, and what was wrong with them.
     earlier: Vec<FileVerdict>,
     problems: Vec<String>,
@@ -164,7 +169,19 @@ struct Loading {
 
 impl Loading {
     async fn run(self) {
-        let Self { config, stored, verdicts, earlier, problems, api, shutdown, events, evidence, .. } = self;
+        let Self {
+            config,
+            stored,
+            verdicts,
+            url_file,
+            earlier,
+            problems,
+            api,
+            shutdown,
+            events,
+            evidence,
+            ..
+        } = self;
         let Self { desired, records, answers, wishes, .. } = self;
         let (node_name, takes_over) = (Arc::clone(&config.node_name), config.takes_over);
         let load = {
@@ -200,14 +217,15 @@ impl Loading {
             }
         }
         if let Some(source) = &config.static_pod_url
-            && book.remembers(PodSource::Http, &source.url)
+            && (book.remembers(PodSource::Http, &source.url) || url_file.has(&source.url))
         {
             // Its last word is on disk, and stands until it says another.
             book.await_reading(PodSource::Http, &source.url);
             delivered.http = true;
         }
         let looked = files.is_none();
-        let actor = Actor { delivered, looked, book, config, api, events, desired, records, verdicts };
+        let actor =
+            Actor { delivered, looked, book, config, api, events, desired, records, verdicts, url_file };
         actor.run(files, answers, wishes, evidence, shutdown).await;
     }
 }
@@ -223,6 +241,7 @@ struct Actor {
     desired: watch::Sender<Arc<DesiredState>>,
     records: mpsc::Sender<Vec<RecordChange>>,
     verdicts: VerdictFile,
+    url_file: DeliveredFile,
 }
 
 /// The file source.
@@ -336,6 +355,9 @@ impl Actor {
                 Happened::Answered(Some(UrlAnswer { reading, delivered })) => {
                     self.delivered.http |= delivered;
                     if let Some(source) = &self.config.static_pod_url {
+                        if delivered {
+                            self.url_file.note(&source.url);
+                        }
                         self.book.read(PodSource::Http, &source.url, reading);
                     }
                 }

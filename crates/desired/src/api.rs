@@ -8,11 +8,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
-use mainstay_apiserver::{Change, Client, Listing, Reflected, Unreadable, reflect};
+use mainstay_apiserver::{Change, Client, Listing, Reflected, Scope, Unreadable, reflect};
 use mainstay_checkpoint::{Deferred, Durability, SealKey, Store, WriteError};
 use mainstay_lifecycle::{is_own_condition, node_digest, others_node_status, status_digest};
 use mainstay_task::TaskGroup;
@@ -32,6 +33,10 @@ use crate::{
     objects::{self, ApiObjects},
 };
 
+/// So long it is tried to look what the Node object is now, for pods that would be turned away for what it was.
+const NODE_LOOK: Duration = Duration::from_secs(10);
+/// Between two tries.
+const NODE_LOOK_AGAIN: Duration = Duration::from_secs(1);
 const NODE_KEY: &str = "node";
 const VERSION_KEY: &str = "pods";
 
@@ -46,6 +51,10 @@ struct ApiRecord {
 #[derive(Debug, Default)]
 struct ApiBook {
     node: Option<Arc<Node>>,
+    /// Its version, if it was looked up: what was on its way then is older.
+    node_looked_up: u64,
+    /// The last question about it that was answered.
+    node_answered: u64,
     /// The API server has the Node object, as far as it told in this life.
     node_is_there: bool,
     node_losses: u64,
@@ -59,6 +68,11 @@ struct ApiBook {
     remembered: bool,
     /// The pods that it was told of: they run, and wait for nothing.
     remembered_pods: BTreeSet<PodUid>,
+    /// The newest versions that lists and watches told of in this life, of nodes and of pods.
+    newest_node: u64,
+    newest_pod: u64,
+    /// How often one was older than that, which is only when the API server's store was put back.
+    rewinds: u64,
     seen: BTreeMap<PodUid, Arc<ApiPod>>,
     /// The version that was acted upon, in this life or before: nothing older is listened to, or a pod that is gone would
     /// be there again.
@@ -78,6 +92,7 @@ pub(crate) struct ApiSource {
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) node: Option<Arc<Node>>,
+    pub(crate) node_answered: u64,
     pub(crate) pods: BTreeMap<PodUid, Arc<DesiredPod>>,
     pub(crate) objects: Objects,
     /// All its pods are among them.
@@ -90,7 +105,7 @@ impl ApiSource {
     /// Reads what is on disk and begins to listen. Files that had to be set aside are returned as sentences.
     pub(crate) fn start(
         client: Client,
-        node_name: &Arc<str>,
+        (node_name, questions): (&Arc<str>, watch::Receiver<u64>),
         (root_dir, key): (&Path, Option<Arc<SealKey>>),
         events: &EventSink,
         tasks: &TaskGroup,
@@ -171,7 +186,7 @@ impl ApiSource {
         };
         let shutdown = tasks.shutdown();
         tasks.spawn_critical("api source", async move {
-            shutdown.run_until_signalled(Box::pin(listener.run(client))).await;
+            shutdown.run_until_signalled(Box::pin(listener.run(client, questions))).await;
         });
         Ok((source, receiver, problems))
     }
@@ -195,6 +210,7 @@ impl ApiSource {
         let pods = book.pods.iter().filter(|(uid, _)| !held(uid));
         Wanted {
             node: book.node.clone(),
+            node_answered: book.node_answered,
             pods: pods.map(|(uid, pod)| (uid.clone(), Arc::clone(pod))).collect(),
             objects: self.objects.objects(),
             whole: book.delivered && again.is_none(),
@@ -230,7 +246,7 @@ struct Listener {
 
 impl Listener {
     /// Listens for ever. Pods are listened to once it is known what the node is: its labels decide whether a pod may run.
-    async fn run(self, client: Client) {
+    async fn run(self, client: Client, questions: watch::Receiver<u64>) {
         let there = Notify::new();
         let (node_since, since) = {
             let book = self.source.book();
@@ -258,11 +274,70 @@ impl Listener {
             there.notified().await;
             reflect::<Pod>(&client, &pods, |change| self.take_pods(change)).await;
         };
-        tokio::join!(of_the_node, of_its_pods);
+        tokio::join!(of_the_node, of_its_pods, self.answer(&client, questions));
+    }
+
+    /// Looks what the Node object is now whenever somebody asks, for ever. An API server that is away has no other answer than what it said
+    /// before.
+    async fn answer(&self, client: &Client, mut questions: watch::Receiver<u64>) {
+        let client = client.with_deadline(NODE_LOOK);
+        while questions.changed().await.is_ok() {
+            let number = *questions.borrow_and_update();
+            let look = async {
+                loop {
+                    match client.get::<Node>(Scope::Cluster, &self.node_name).await {
+                        Ok(node) => return Some(node),
+                        Err(error) if error.status() == Some(404) => return None,
+                        Err(error) => {
+                            tracing::debug!(%error, "the node cannot be looked up; trying again");
+                            tokio::time::sleep(NODE_LOOK_AGAIN).await;
+                        }
+                    }
+                }
+            };
+            if let Some(node) = tokio::time::timeout(NODE_LOOK, look).await.unwrap_or_default() {
+                let version = parsed(node.metadata.resource_version.as_deref());
+                // Unless it has been heard of what came after it.
+                let is_news = {
+                    let mut book = self.source.book();
+                    let is_news = version > book.newest_node.max(book.node_looked_up);
+                    if is_news {
+                        book.node_looked_up = version;
+                    }
+                    is_news
+                };
+                if is_news {
+                    self.keep_node(node);
+                }
+            }
+            self.source.book().node_answered = number;
+            self.source.news.notify_one();
+        }
     }
 
     /// Whether it is known what the node is.
     fn take_node(&self, change: Change<Node>) -> bool {
+        let at = match &change {
+            Change::Listed(nodes) => parsed(Some(&nodes.version)),
+            Change::Applied(node) | Change::Deleted(node) => {
+                parsed(node.metadata.resource_version.as_deref())
+            }
+            Change::Unreadable(_) | Change::Interrupted(_) => 0,
+        };
+        let is_list = matches!(change, Change::Listed(_));
+        let is_old = {
+            let mut book = self.source.book();
+            if is_list && at < book.newest_node {
+                self.rewind(&mut book);
+                (book.newest_node, book.node_looked_up) = (at, 0);
+            }
+            book.newest_node = book.newest_node.max(at);
+            at < book.node_looked_up
+        };
+        if is_old && !matches!(change, Change::Unreadable(_) | Change::Interrupted(_)) {
+            // It was on its way when the node was looked up, and is no news.
+            return is_list;
+        }
         let node = match change {
             Change::Listed(nodes) => match nodes.items.into_iter().next() {
                 Some(node) => node,
@@ -289,6 +364,12 @@ impl Listener {
             }
             Change::Interrupted(_) => return false,
         };
+        self.keep_node(node);
+        true
+    }
+
+    /// Takes note of what the node is now.
+    fn keep_node(&self, node: Node) {
         self.tell_status(&node);
         self.tell_barriers(&node);
         let status = node.status.as_ref().map(others_node_status);
@@ -302,7 +383,7 @@ impl Listener {
                 before.metadata.resource_version.clone(),
             );
             if **before == node {
-                return true;
+                return;
             }
             node.metadata.resource_version = version;
         }
@@ -312,15 +393,23 @@ impl Listener {
         book.node = Some(Arc::new(node));
         drop(book);
         self.source.news.notify_one();
-        true
+    }
+
+    /// Tells those who go by what the API server answered that it does not have that any more.
+    fn rewind(&self, book: &mut ApiBook) {
+        book.rewinds += 1;
+        let rewinds = book.rewinds;
+        tracing::warn!(
+            "the API server has gone back to an older version of its objects; it is told again what it has forgotten"
+        );
+        self.sender.send_modify(|pods| pods.rewinds = rewinds);
     }
 
     /// Tells those who say how the node is what is said of it there, if that is another thing than before.
     fn tell_status(&self, node: &Node) {
-        let version = node.metadata.resource_version.as_ref().and_then(|text| text.parse().ok());
         let status = node.status.as_ref();
         let now = ApiNode {
-            version: version.unwrap_or_default(),
+            version: parsed(node.metadata.resource_version.as_deref()),
             conditions: node_digest(status),
             has_addresses: status.is_some_and(|it| it.addresses.as_ref().is_some_and(|all| !all.is_empty())),
         };
@@ -380,6 +469,16 @@ impl Listener {
                 // One that cannot be read is there: what runs of it runs on.
                 there.extend(unreadable.iter().map(|pod| PodUid::from(pod.uid.as_str())));
                 unreadable.iter().for_each(|pod| self.tell_unreadable(pod));
+                // Also when it has as many versions again as it had: what is there is older than it was.
+                let is_older = |pod: &Pod| {
+                    let known = book.seen.get(&PodUid::from(pod.uid_ref()));
+                    known
+                        .is_some_and(|known| parsed(pod.metadata.resource_version.as_deref()) < known.version)
+                };
+                if parsed(Some(&version)) < book.newest_pod || pods.iter().any(is_older) {
+                    self.rewind(&mut book);
+                    book.newest_pod = 0;
+                }
                 at = Some(version);
                 let gone: Vec<_> = book.pods.keys().filter(|uid| !there.contains(*uid)).cloned().collect();
                 for uid in gone {
@@ -412,6 +511,7 @@ impl Listener {
                 return;
             }
         }
+        book.newest_pod = book.newest_pod.max(parsed(at.as_deref()));
         if let Some(version) = at.filter(|version| changed && !version.is_empty()) {
             self.files.versions.put(VERSION_KEY, version.clone());
             book.version = Some(version);
@@ -420,6 +520,7 @@ impl Listener {
             listed: book.delivered,
             pods: Arc::new(book.seen.clone()),
             node_losses: book.node_losses,
+            rewinds: book.rewinds,
             node: book.node_status,
             barriers: book.barriers.clone(),
         };
@@ -521,6 +622,11 @@ fn remote_status(status: &PodStatus, before: Option<&RemoteStatus>) -> RemoteSta
     RemoteStatus { finished, failure, conditions, ..before.clone() }
 }
 
+/// A version as a number, which it is for all of Kubernetes' own objects; 0 if there is none.
+fn parsed(version: Option<&str>) -> u64 {
+    version.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
 fn desired(pod: Pod, remote: Option<Arc<RemoteStatus>>) -> DesiredPod {
     DesiredPod {
         uid: pod.uid_ref().into(),
@@ -538,7 +644,7 @@ fn seen(pod: &Pod) -> ApiPod {
     ApiPod {
         uid: pod.uid_ref().into(),
         full_name: FullName::new(pod.namespace_ref(), pod.name_ref()),
-        version: pod.metadata.resource_version.as_deref().and_then(|it| it.parse().ok()).unwrap_or(0),
+        version: parsed(pod.metadata.resource_version.as_deref()),
         status_digest: status.map_or(0, status_digest),
         finished: status.is_some_and(|it| matches!(it.phase.as_deref(), Some("Succeeded" | "Failed"))),
         deleting: pod.metadata.deletion_timestamp.is_some(),

@@ -278,6 +278,7 @@ impl Book {
         self.begun |= deliver;
 
         let (mut pods, mut objects) = (BTreeMap::new(), Objects::default());
+        let of_a_cluster = self.names.iter().any(|name| name.source == PodSource::Api);
         if deliver {
             let api = &self.api.pods;
             self.wishes
@@ -292,6 +293,9 @@ impl Book {
                         }
                         pods.insert(pod.uid.clone(), Arc::clone(pod));
                     }
+                    // With an API server no pod of a file may refer to either, and to a pod of the API server what is not there is not
+                    // there, whatever lies in files.
+                    HeldObject::ConfigMap(_) | HeldObject::Secret(_) if of_a_cluster => {}
                     HeldObject::ConfigMap(object) => {
                         objects.config_maps.insert(name(), Arc::clone(object));
                     }
@@ -363,7 +367,8 @@ impl Book {
         let same_verdicts = verdicts == *old.verdicts;
         // The first state is published even when it is empty: it says that there is nothing.
         let same_sources = synced == old.synced && awaited == *old.awaited;
-        let same_node = old.node.as_ref().map(Arc::as_ptr) == self.api.node.as_ref().map(Arc::as_ptr);
+        let same_node = old.node.as_ref().map(Arc::as_ptr) == self.api.node.as_ref().map(Arc::as_ptr)
+            && old.node_answered == self.api.node_answered;
         if old.generation > 0 && same_pods && same_objects && same_verdicts && same_sources && same_node {
             return None;
         }
@@ -373,6 +378,7 @@ impl Book {
             awaited: if same_sources { Arc::clone(&old.awaited) } else { Arc::new(awaited) },
             pods: if same_pods { Arc::clone(&old.pods) } else { Arc::new(pods) },
             node: self.api.node.clone(),
+            node_answered: self.api.node_answered,
             objects: if same_objects { Arc::clone(&old.objects) } else { Arc::new(objects) },
             verdicts: if same_verdicts { Arc::clone(&old.verdicts) } else { Arc::new(verdicts) },
         };

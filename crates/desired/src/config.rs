@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 use mainstay_apiserver::Client;
 use mainstay_checkpoint::SealKey;
 use mainstay_podspec::PodGates;
+use tokio::sync::watch;
 
 /// Where desired pods come from.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct SourcesConfig {
     pub static_pod_url: Option<UrlSource>,
     /// The API server, if there is one: pods come from it too, and static pods may not refer to config maps and secrets.
     pub api_server: Option<Client>,
+    /// Who wants to know whether the Node object is still so.
+    pub node_questions: watch::Receiver<u64>,
     /// With what the API server's objects are sealed on disk; without it they are not kept there.
     pub object_key: Option<Arc<SealKey>>,
     /// A pod that another kubelet runs under the name of one of ours is that one, and is taken over (`mainstay kubelet`).

@@ -27,6 +27,7 @@ mod actor;
 mod api;
 mod book;
 mod config;
+mod delivered;
 mod entry;
 mod files;
 mod inotify;

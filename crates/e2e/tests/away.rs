@@ -1,7 +1,11 @@
 //! With the API server away mainstay may be killed and started, and containers that end start again whole: with their
 //! ConfigMaps, Secrets, tokens and service variables. None of these is readable on the node's disk.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{
@@ -36,6 +40,28 @@ fn mentions(dir: &Path, texts: &[&str]) -> Result<Vec<String>> {
             let holds = |text: &&&str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
             if texts.iter().any(|text| holds(&text)) {
                 found.push(entry.path().display().to_string());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whatever below a directory, itself included, others than root may use.
+fn open_to_others(path: &Path) -> Result<Vec<String>> {
+    let about = fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
+    let mode = about.permissions().mode() & 0o7777;
+    let wanted = if about.is_dir() { 0o700 } else { 0o600 };
+    let mut found = Vec::new();
+    if mode != wanted || about.uid() != 0 || about.file_type().is_symlink() {
+        found.push(format!("{} {mode:o} of user {}", path.display(), about.uid()));
+    }
+    if about.is_dir() {
+        for entry in fs::read_dir(path)?.flatten() {
+            match open_to_others(&entry.path()) {
+                Ok(more) => found.extend(more),
+                // Files are replaced all the time.
+                Err(_) if !entry.path().exists() => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -104,6 +130,8 @@ fn containers_start_again_whole_without_the_api_server() -> Result<()> {
     // base64 of the word, as the API has it, is as good as the word.
     let readable = mentions(&member.node.root().join("mainstay"), &[SECRET, "ZW50cnVzdGVkLTdmM2"])?;
     ensure!(readable.is_empty(), "the Secret can be read in {readable:?}");
+    let open = open_to_others(&member.node.root().join("mainstay"))?;
+    ensure!(open.is_empty(), "others than root may use {open:#?}");
 
     persisted(&member.node)?;
     member.plane.stop_server();

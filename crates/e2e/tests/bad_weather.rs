@@ -69,7 +69,7 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
     let node_since = node_ready_since(&member)?;
 
     let mut on = false;
-    for mood in [Mood::TooMany, Mood::Broken, Mood::Cut, Mood::Expired, Mood::Silent] {
+    for mood in [Mood::TooMany, Mood::Broken, Mood::Cut, Mood::Expired, Mood::Lying, Mood::Silent] {
         let doomed = format!("doomed-{mood:?}").to_lowercase();
         let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] });
         member.bind(&doomed, spec)?;
@@ -84,16 +84,32 @@ fn nothing_is_lost_and_nothing_flips_whatever_the_api_server_does() -> Result<()
             let pod = own(&member, "switched")?;
             if condition(&pod, "Ready") == word { Ok(()) } else { Err(pod["status"].to_string()) }
         })?;
+        // A gateway's every lie is heard by those who list, some of them more than once.
+        let enough = if mood == Mood::Lying { 30 } else { 1 };
         wait_until(PATIENCE, "requests that went wrong", || match proxy.spoiled() {
-            0 => Err("none".to_owned()),
+            some if some < enough => Err(format!("{some} of {enough}")),
             _ => Ok(()),
         })?;
+        if mood == Mood::Lying {
+            // Also by one who hears nothing else from its start on.
+            member.node.kill9();
+            member.node.start_again()?;
+            wait_until(PATIENCE, "the list after a restart", || own(&member, "steady"))?;
+            let so_far = proxy.spoiled();
+            wait_until(PATIENCE, "lies after the restart", || match proxy.spoiled() - so_far {
+                some if some < enough => Err(format!("{some} of {enough}")),
+                _ => Ok(()),
+            })?;
+            let running = member.containerd.crictl(&["ps", "-q"])?;
+            ensure!(running.lines().count() >= 2, "containers have ended: {running:?}");
+        }
         if mood == Mood::Silent {
             member.node.kill9();
             member.node.start_again()?;
             wait_until(PATIENCE, "the list after a restart", || own(&member, "steady"))?;
         }
         ensure!(face(&own(&member, "steady").map_err(anyhow::Error::msg)?) == before, "{mood:?}");
+        ensure!(node_ready_since(&member)? == node_since, "{mood:?}: the node's condition flipped");
         proxy.set(Mood::Fair);
         wait_until(RECOVERY, &format!("the API server to hear of it after {mood:?}"), || {
             let pod = member.get(&path("switched"))?;
@@ -166,6 +182,60 @@ fn a_node_that_may_watch_nothing_hears_all_the_same() -> Result<()> {
         other => Err(format!("{other:?}")),
     })?;
     ensure!(proxy.spoiled() > 0, "nobody wanted to watch");
+    // The proxy goes after who uses it.
+    drop(member);
+    drop(proxy);
+    Ok(())
+}
+
+/// Who hears of a pod before it hears of the label or of the end of the taint that brought the pod here looks what the node is now,
+/// instead of failing the pod for good.
+#[test]
+fn a_pod_is_not_failed_by_what_the_node_was() -> Result<()> {
+    let containerd = Containerd::start(Flavor::Debian16)?;
+    let plane = ControlPlane::start(containerd.dir().join("cluster"))?;
+    let proxy = FlakyProxy::start(&plane, "node")?;
+    let kubeconfig = Some(proxy.kubeconfig().clone());
+    let member = Member::on(containerd, plane, kubeconfig, |_, builder| Ok(builder))?;
+    let taint = json!([{ "key": "closed", "effect": "NoExecute" }]);
+    member.patch(NODE, &json!({ "spec": { "taints": taint } }))?;
+    wait_until(PATIENCE, "the node to hear of its taint", || {
+        let node = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if node.contains("\"closed\"") { Ok(()) } else { Err(node) }
+    })?;
+    let spec = |key: &str| json!({ "nodeSelector": { "disk": key }, "containers": [idle("c")] });
+    let rejected = |name: &str, reason: &str| {
+        let what = format!("the rejection of {name}");
+        let pod = member.until(&path(name), &what, |pod| pod["status"]["phase"] == "Failed")?;
+        ensure!(pod["status"]["reason"] == reason, "{}", pod["status"]);
+        anyhow::Ok(())
+    };
+    member.bind("shut-out", json!({ "containers": [idle("c")] }))?;
+    rejected("shut-out", "TaintToleration")?;
+
+    proxy.set(Mood::NoNodeNews);
+    wait_until(PATIENCE, "the node to hear nothing of itself", || match proxy.spoiled() {
+        0 => Err("it has not asked".to_owned()),
+        _ => Ok(()),
+    })?;
+    // The taint is gone and there is a label, and nobody has told the node.
+    member.patch(NODE, &json!({ "metadata": { "labels": { "disk": "fast" } }, "spec": { "taints": [{ "$patch": "replace" }] } }))?;
+    ensure!(member.node.get("/node")?.contains("\"closed\""), "it has heard");
+    member.bind("quick", spec("fast"))?;
+    member.ready("quick")?;
+    // What is so is found out as well, and is the last word.
+    member.bind("misplaced", spec("slow"))?;
+    rejected("misplaced", "NodeAffinity")?;
+    member.patch(NODE, &json!({ "metadata": { "labels": { "disk": "slow" } } }))?;
+    member.bind("late", spec("slow"))?;
+    member.ready("late")?;
+    ensure!(condition(&member.get(&path("quick")).map_err(anyhow::Error::msg)?, "Ready") == "True");
+
+    // And when it is told again, all is as it was.
+    proxy.set(Mood::Fair);
+    member.until(NODE, "the node to be Ready", |node| condition(node, "Ready") == "True")?;
+    member.bind("usual", spec("slow"))?;
+    member.ready("usual")?;
     // The proxy goes after who uses it.
     drop(member);
     drop(proxy);

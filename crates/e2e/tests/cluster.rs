@@ -139,43 +139,115 @@ fn the_real_api_server_stands_in_front_of_the_pods() {
     .unwrap();
 }
 
-/// What is asked, the verb and the subresource that open it, and whether `nodes/proxy` does as well.
-const OPENED_BY: [(&str, &str, &str, &str, bool); 33] = [
+/// What is asked, the verb and the subresource that open it, and whether `nodes/proxy` does as well. Each path of the manual is here, by
+/// each of its methods, and some that are not in it.
+const OPENED_BY: &[(&str, &str, &str, &str, bool)] = &[
     ("GET", "/pods", "get", "pods", true),
     ("GET", "/runningpods/", "get", "pods", true),
     ("GET", "/allocatedPods", "get", "pods", true),
+    ("GET", "/allocatedPods/a/b", "get", "pods", true),
+    ("GET", "/allocatedPods/a/b/u", "get", "pods", true),
     ("GET", "/healthz", "get", "healthz", true),
     ("GET", "/healthz/ping", "get", "healthz", true),
+    ("GET", "/healthz/log", "get", "healthz", true),
+    ("GET", "/healthz/syncloop", "get", "healthz", true),
+    ("GET", "/healthz/device-plugin", "get", "healthz", true),
     ("GET", "/configz", "get", "configz", true),
     ("GET", "/flagz", "get", "configz", false),
     ("GET", "/node", "get", "node", true),
     ("GET", "/spec/", "get", "spec", true),
+    ("GET", "/stats/", "get", "stats", false),
     ("GET", "/stats/summary", "get", "stats", false),
+    ("GET", "/stats/container", "get", "stats", false),
+    ("GET", "/stats/a/c", "get", "stats", false),
     ("GET", "/stats/default/a/u/c", "get", "stats", false),
+    ("POST", "/stats/", "create", "stats", false),
+    ("POST", "/stats/summary", "create", "stats", false),
+    ("POST", "/stats/container", "create", "stats", false),
+    ("POST", "/stats/a/c", "create", "stats", false),
+    ("POST", "/stats/default/a/u/c", "create", "stats", false),
     ("GET", "/metrics", "get", "metrics", false),
     ("GET", "/metrics/cadvisor", "get", "metrics", false),
     ("GET", "/metrics/resource", "get", "metrics", false),
+    ("GET", "/metrics/resource/v1alpha1", "get", "metrics", false),
     ("GET", "/metrics/probes", "get", "metrics", false),
     ("GET", "/metrics/slis", "get", "metrics", false),
+    ("DELETE", "/metrics/slis", "delete", "metrics", false),
     ("GET", "/logs/", "get", "log", false),
+    ("GET", "/logs/x/y", "get", "log", false),
     ("GET", "/statusz", "get", "statusz", false),
     ("POST", "/checkpoint/a/b/c", "create", "checkpoint", false),
     ("GET", "/containerLogs/a/b/c", "get", "proxy", true),
     ("GET", "/debug/pprof/", "get", "proxy", true),
+    ("GET", "/debug/pprof/cmdline", "get", "proxy", true),
     ("PUT", "/debug/flags/v", "update", "proxy", true),
     ("GET", "/openapi/v3", "get", "proxy", true),
+    ("GET", "/mainstay/v1/events", "get", "proxy", true),
+    ("GET", "/mainstay/v1/manifests", "get", "proxy", true),
+    ("GET", "/mainstay/v1/node", "get", "proxy", true),
+    ("GET", "/mainstay/v1/resources", "get", "proxy", true),
     // Whatever method is used, who may only read runs nothing.
     ("POST", "/run/a/b/c?cmd=id", "create", "proxy", true),
+    ("POST", "/run/a/b/u/c?cmd=id", "create", "proxy", true),
     ("POST", "/exec/a/b/c?command=id&output=1", "create", "proxy", true),
+    ("POST", "/exec/a/b/u/c?command=id&output=1", "create", "proxy", true),
+    ("GET", "/exec/a/b/u/c?command=id&output=1", "create", "proxy", true),
     ("GET", "/exec/a/b/c?command=id&output=1", "create", "proxy", true),
     ("POST", "/attach/a/b/c?output=1", "create", "proxy", true),
     ("GET", "/attach/a/b/c?output=1", "create", "proxy", true),
+    ("POST", "/attach/a/b/u/c?output=1", "create", "proxy", true),
+    ("GET", "/attach/a/b/u/c?output=1", "create", "proxy", true),
     ("POST", "/portForward/a/b", "create", "proxy", true),
+    ("POST", "/portForward/a/b/u", "create", "proxy", true),
+    ("GET", "/portForward/a/b/u?port=80", "create", "proxy", true),
     ("GET", "/portForward/a/b?port=80", "create", "proxy", true),
     ("GET", "/cri/exec/x", "create", "proxy", true),
+    ("POST", "/cri/exec/x", "create", "proxy", true),
     ("POST", "/pods", "create", "pods", true),
     ("DELETE", "/logs/x", "delete", "log", false),
 ];
+
+/// How well a path fits into one of the manual: how many of its parts are the same words, if the rest are what stands for anything.
+fn fit(path: &str, wanted: &str) -> Option<usize> {
+    let parts = |text: &str| text.trim_start_matches('/').split('/').map(str::to_owned).collect::<Vec<_>>();
+    let (path, wanted) = (parts(path.split('?').next().unwrap_or_default()), parts(wanted));
+    let mut same = 0;
+    for (at, word) in wanted.iter().enumerate() {
+        let found = path.get(at).filter(|found| !found.is_empty() || word.is_empty())?;
+        // The last of these stand for all the rest.
+        if matches!(word.as_str(), "{path}" | "{rest}" | "{name}") {
+            return Some(same);
+        }
+        match word.starts_with('{') {
+            true => {}
+            false if found == word => same += 1,
+            false => return None,
+        }
+    }
+    (path.len() == wanted.len()).then_some(same)
+}
+
+/// The methods and paths of the manual that are served on the secure port and that no row is about.
+fn without_a_row(manual: &Value) -> Vec<String> {
+    let paths = manual["paths"].as_object().unwrap();
+    let mut missing = BTreeSet::new();
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["x-listeners"].as_array().unwrap().contains(&json!("secure")) {
+                missing.insert((method.to_uppercase(), path.clone()));
+            }
+        }
+    }
+    assert!(missing.len() > 40, "{missing:?}");
+    for (method, path, ..) in OPENED_BY {
+        // Of several that fit it is about the one that says most of it.
+        let best = paths.keys().filter_map(|wanted| Some((fit(path, wanted)?, wanted.clone()))).max();
+        if let Some((_, best)) = best {
+            missing.remove(&((*method).to_owned(), best));
+        }
+    }
+    missing.into_iter().map(|(method, path)| format!("{method} {path}")).collect()
+}
 
 #[test]
 fn each_right_opens_its_own_paths_and_no_others() {
@@ -193,7 +265,15 @@ fn each_right_opens_its_own_paths_and_no_others() {
         let subject = json!([{ "kind": "ServiceAccount", "name": name, "namespace": "default" }]);
         grant(&cluster, &name, &rules, &subject);
     }
-    let (_node, _, https) = judged(&cluster, Node::builder().containerd(&containerd));
+    let clients = containerd.dir().join("clients.crt");
+    fs::write(&clients, &cluster.authority().pem).unwrap();
+    let by_certificate = format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display());
+    let builder =
+        Node::builder().containerd(&containerd).config(by_certificate).args(["--node-ip=127.0.0.1"]);
+    let (node, _, https) = judged(&cluster, builder);
+    through_the_proxy(&cluster);
+    let manual: Value = serde_json::from_str(&node.get("/openapi/v3").unwrap()).unwrap();
+    assert_eq!(without_a_row(&manual), [""; 0], "paths of which no row says who may use them");
     for (verb, right) in &rights {
         let bearer = format!("Bearer {}", token(&cluster, &named(verb, right), &[]));
         let ask = |method: &str, path: &str| {
@@ -203,8 +283,8 @@ fn each_right_opens_its_own_paths_and_no_others() {
         let opens = |needs: &str, by: &str, proxy: bool| {
             *verb == needs && (*right == by || (*right == "proxy" && proxy))
         };
-        let (open, shut): (Vec<_>, Vec<_>) =
-            OPENED_BY.into_iter().partition(|(_, _, needs, by, proxy)| opens(needs, by, *proxy));
+        let (open, shut) =
+            OPENED_BY.iter().partition::<Vec<_>, _>(|(_, _, needs, by, proxy)| opens(needs, by, *proxy));
         assert!(!open.is_empty());
         for (method, path, ..) in open {
             wait_until(PATIENCE, &format!("{verb} nodes/{right} to open {method} {path}"), || {
@@ -219,6 +299,26 @@ fn each_right_opens_its_own_paths_and_no_others() {
         for (method, path, ..) in shut {
             assert_eq!(ask(method, path), 403, "{verb} nodes/{right} does not open {method} {path}");
         }
+    }
+}
+
+/// What `kubectl get --raw` asks: the API server comes with the right to everything of a node.
+fn through_the_proxy(cluster: &ControlPlane) {
+    let reads = OPENED_BY.iter().filter(|(method, _, verb, ..)| (*method, *verb) == ("GET", "get"));
+    for (_, path, ..) in reads {
+        let at = format!("/api/v1/nodes/node/proxy{path}");
+        wait_until(PATIENCE, &format!("an answer to {at}"), || {
+            let answer = cluster.send("GET", &at, None).map_err(|error| format!("{error:#}"))?;
+            // The API server's own errors are objects of this kind.
+            let said = answer.text();
+            match answer.status {
+                200 if !said.is_empty() => Ok(()),
+                // Of pods and files that are not there, and what is not switched on here, the node itself says so.
+                400 | 404 | 405 if !said.contains("\"kind\":\"Status\"") => Ok(()),
+                other => Err(format!("{other} {said}")),
+            }
+        })
+        .unwrap();
     }
 }
 

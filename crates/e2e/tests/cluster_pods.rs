@@ -53,7 +53,7 @@ fn of_cpu(cpu: &str) -> Value {
 
 #[test]
 fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
-    let member = Member::start("{}")?;
+    let mut member = Member::start("{}")?;
 
     // A RuntimeClass names a handler of the runtime, and what a pod costs beside its containers.
     let classes = "/apis/node.k8s.io/v1/runtimeclasses";
@@ -128,6 +128,10 @@ fn runtime_classes_preemption_and_what_is_not_run() -> Result<()> {
     member.ready("second")?;
     member.until(&path("floor-node"), "its end", made_room)?;
     ensure!(preemptions()? == Some(2.0), "{:?}", preemptions()?);
+    // Also when it was another life that said that it had failed.
+    member.node.kill9();
+    member.node.start_again()?;
+    wait_until(PATIENCE, "the list after a restart", || member.own("second"))?;
     member.delete(&path("second"), "")?;
     member.until(&path("floor-node"), "it to be as before", |pod| {
         condition(pod, "Ready") == "True" && condition(pod, "DisruptionTarget").is_empty()

@@ -368,3 +368,37 @@ fn what_is_gone_is_taken_back(member: &mut Member) -> Result<()> {
     }
     Ok(())
 }
+
+/// How a node is is told when it changes, and otherwise as often as `nodeStatusReportFrequency` says: a node at rest has nothing to tell.
+#[test]
+fn a_node_at_rest_is_told_of_when_it_is_due() -> Result<()> {
+    const STILL: Duration = Duration::from_secs(30);
+    let told = |member: &Member| counted(member, "PATCH", "nodes", "status");
+    let member = Member::start("nodeStatusUpdateFrequency: 1s")?;
+    member.bind("resident", json!({ "containers": [idle("c")] }))?;
+    member.ready("resident")?;
+    // What came with the start (images, measured conditions) has been told when nothing was for a while.
+    let mut before = told(&member)?;
+    let mut since = Instant::now();
+    wait_until(3 * PATIENCE, "the node to come to rest", || {
+        let now = told(&member).map_err(|error| format!("{error:#}"))?;
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        let still = since.elapsed();
+        if still > STILL / 3 { Ok(()) } else { Err(format!("still for {still:?}, told {now} times")) }
+    })?;
+    std::thread::sleep(STILL);
+    let more = told(&member)? - before;
+    ensure!(more == 0, "{more} statuses of a node of which nothing changed");
+    drop(member);
+
+    let member = Member::start("{nodeStatusUpdateFrequency: 1s, nodeStatusReportFrequency: 3s}")?;
+    let (before, begun) = (told(&member)?, Instant::now());
+    std::thread::sleep(STILL);
+    let (more, elapsed) = (told(&member)? - before, begun.elapsed());
+    // Never rarer than asked for (one may be on its way), nor much more often: what changed comes in between.
+    let due = elapsed.as_secs() / 3;
+    ensure!((due / 2..=due + 4).contains(&more), "{more} statuses within {elapsed:?}");
+    Ok(())
+}

@@ -9,7 +9,7 @@ use mainstay_e2e::{
     seen::{PATIENCE, running},
     sh, with, write_program,
 };
-use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Node, wait_until};
+use mainstay_testkit::{Containerd, ControlPlane, Flavor, Http, Image, Node, wait_until};
 use serde_json::{Value, json};
 
 /// An object as the API server has it.
@@ -43,6 +43,7 @@ fn the_node_registers_and_gives_signs_of_life() {
     let mut node = Node::builder()
         .containerd(&containerd)
         .config("nodeLeaseDurationSeconds: 4")
+        .config("providerID: example://zone-a/machine-1")
         .config("registerWithTaints: [{key: fresh, value: \"yes\", effect: NoSchedule}]")
         .args([format!("--kubeconfig={}", kubeconfig.display())])
         .args(["--node-labels=example.com/rack=r1", "--node-ip=::1,127.0.0.2"])
@@ -52,6 +53,7 @@ fn the_node_registers_and_gives_signs_of_life() {
     let made = until(&cluster, path, "the node to be Ready", |node| condition(node, "Ready") == "True");
     assert_eq!(made["metadata"]["labels"]["kubernetes.io/hostname"], "node");
     assert_eq!(made["metadata"]["labels"]["example.com/rack"], "r1");
+    assert_eq!(made["spec"]["providerID"], "example://zone-a/machine-1");
     // The API server adds that it is not ready yet.
     assert_eq!(made["spec"]["taints"][0], json!({ "key": "fresh", "value": "yes", "effect": "NoSchedule" }));
     let [six, four] = ["::1", "127.0.0.2"].map(|ip| json!({ "type": "InternalIP", "address": ip }));
@@ -199,7 +201,8 @@ fn container_id(pod: &Value) -> String {
 
 #[test]
 fn pods_of_the_api_server_run_and_end_by_its_word() {
-    let containerd = Containerd::start(Flavor::Debian16).unwrap();
+    let other = Image::named("docker.io/local/busybox:2").env("VERSION", "2");
+    let containerd = Containerd::builder(Flavor::Debian16).image(other).start().unwrap();
     let cluster = ControlPlane::start(containerd.dir().join("cluster")).unwrap();
     let node = member(&containerd, &cluster);
     let path = |name: &str| format!("{PODS}/{name}");
@@ -224,6 +227,24 @@ fn pods_of_the_api_server_run_and_end_by_its_word() {
     assert_eq!(own["metadata"]["annotations"]["kubernetes.io/config.source"], "api");
     assert_eq!(container_id(own), container_id(&seen));
     assert_eq!(own["status"]["podIP"], seen["status"]["podIP"]);
+
+    // Another image of the same container: what the status says is said of the pod as it is now.
+    assert_eq!(seen["metadata"]["generation"], 1);
+    let change = json!({ "spec": { "containers": [{ "name": "c", "image": "docker.io/local/busybox:2" }] } });
+    let headers = [("Content-Type", "application/strategic-merge-patch+json")];
+    let admin = cluster.admin().unwrap();
+    let answer = admin.send("PATCH", &path("a"), &headers, change.to_string().as_bytes()).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let changed = until(&cluster, &path("a"), "the other image to run", |pod| {
+        let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        container_id(pod) != container_id(&seen)
+            && condition(pod, "Ready") == "True"
+            && pod["status"]["observedGeneration"] == 2
+            && conditions.iter().all(|it| it["observedGeneration"] == 2)
+    });
+    assert_eq!(changed["metadata"]["generation"], 2);
+    assert_eq!(changed["status"]["containerStatuses"][0]["image"], "docker.io/local/busybox:2");
+    let seen = changed;
 
     // A readiness gate is somebody else's word.
     let spec =

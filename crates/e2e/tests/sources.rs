@@ -97,6 +97,37 @@ fn pods_from_a_url_that_goes_away_and_comes_back() {
     world.gone("one").unwrap();
 }
 
+/// That there are no pods is a word too, and holds after a restart, also after a second one.
+#[test]
+fn a_url_that_said_that_there_are_none_is_not_waited_for() {
+    let web = Web::start();
+    web.say(&[]);
+    let mut world = World::with_config(Flavor::Debian16, &web.config()).unwrap();
+    world.put("file", quick()).unwrap();
+    let before = world.running("file").unwrap();
+    let ready = |world: &World| {
+        let node: Value = serde_json::from_str(&world.node.get("/node").unwrap()).unwrap();
+        let conditions = node["status"]["conditions"].as_array().unwrap().clone();
+        let ready = conditions.into_iter().find(|it| it["type"] == "Ready").unwrap();
+        (ready["status"].clone(), ready["message"].clone(), ready["lastTransitionTime"].clone())
+    };
+    let first = ready(&world);
+    assert_eq!(first.0, "True", "{first:?}");
+    persisted(&world.node).unwrap();
+    web.away();
+    for turn in 1..=2 {
+        world.node.kill9();
+        let begun = Instant::now();
+        world.node.start_again().unwrap();
+        let again = world.wait("file", "listed", |_| true).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10), "{turn}: {:?}", begun.elapsed());
+        assert_eq!((again.id("c"), again.uid()), (before.id("c"), before.uid()), "{turn}");
+        assert_eq!(ready(&world), first, "{turn}");
+    }
+    web.say(&[from_url("late")]);
+    world.running("late").unwrap();
+}
+
 #[test]
 fn a_url_that_never_answered_is_named_and_holds_up_nobody() {
     let web = Web::start();

@@ -1,7 +1,7 @@
 //! Weather that comes and goes: an API server that flaps, etcd restarted under it, clocks that disagree, and mainstay killed
 //! during a rolling update while nobody can be asked. Nothing is restarted without cause, and everything is told in the end.
 
-use std::{collections::BTreeMap, fs, process::Command, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{
@@ -226,17 +226,100 @@ fn etcd_is_restarted_under_the_api_server() -> Result<()> {
     unmoved(&member, &steady, &node_since)
 }
 
-/// A library that, loaded before others, shifts the clock of the day by `SKEW_SECONDS`; times that only pass are left alone.
+/// Replaces etcd's data by a copy, or a copy by the data; nobody uses them.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    let done = Command::new("cp").arg("-a").args([from, to]).status()?;
+    ensure!(done.success(), "cannot copy {} to {}", from.display(), to.display());
+    Ok(())
+}
+
+/// From a backup: what the API server was told since it has forgotten, and its versions go back. It is told again, and nothing runs
+/// anew.
+#[test]
+fn etcd_is_put_back_to_what_it_was() -> Result<()> {
+    let mut member = Member::start("nodeStatusUpdateFrequency: 1s")?;
+    let (steady, switched, node_since) = two_pods(&member)?;
+    persisted(&member.node)?;
+    let (data, backup) = (member.plane.dir().join("etcd"), member.plane.dir().join("etcd-backup"));
+    member.plane.stop_server();
+    member.plane.stop_etcd();
+    copy(&data, &backup)?;
+    member.plane.start_etcd()?;
+    member.plane.start_server()?;
+    // Told after the backup, and much else, so that the versions are far from those that it has.
+    switch(&member, &switched, true)?;
+    heard(&member, "switched", "True")?;
+    member.bind("newcomer", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] }))?;
+    heard(&member, "newcomer", "True")?;
+    let note = |word: &str| {
+        member.patch(NODE, &json!({ "metadata": { "annotations": { "example.com/note": word } } }))
+    };
+    for round in 0..100 {
+        note(&round.to_string())?;
+    }
+    // Both have been heard of: the pod by its status, the node by its annotation.
+    wait_until(RECOVERY, "the node to hear of its annotation", || {
+        let node = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
+        if node.contains("\"example.com/note\":\"99\"") { Ok(()) } else { Err(node) }
+    })?;
+    let version = |object: &Value| -> u64 {
+        object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+    };
+    let before = version(&member.get(NODE).map_err(anyhow::Error::msg)?);
+
+    member.plane.stop_server();
+    member.plane.stop_etcd();
+    copy(&backup, &data)?;
+    member.plane.start_etcd()?;
+    member.plane.start_server()?;
+    heard(&member, "switched", "True")?;
+    let told = member.get(&format!("{PODS}/switched")).map_err(anyhow::Error::msg)?;
+    ensure!(version(&told) < before, "the versions have not gone back: {} and {before}", version(&told));
+    wait_until(RECOVERY, "the pod that nobody knows any more to go", || match member.own("newcomer") {
+        Err(error) if error.starts_with("no newcomer") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    // The node is told of as well when somebody has overruled it.
+    let unknown = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "ByTheTest" }] } });
+    member.patch(&format!("{NODE}/status"), &unknown)?;
+    wait_until(RECOVERY, "the node to be told of again", || {
+        let node = member.get(NODE)?;
+        if condition(&node, "Ready") == "True" {
+            Ok(())
+        } else {
+            Err(node["status"]["conditions"].to_string())
+        }
+    })?;
+    let node = member.get(NODE).map_err(anyhow::Error::msg)?;
+    ensure!(version(&node) < before, "the counter had caught up: {} and {before}", version(&node));
+    member.bind("later", json!({ "containers": [idle("c")] }))?;
+    heard(&member, "later", "True")?;
+    unmoved(&member, &steady, &node_since)
+}
+
+/// A library that, loaded before others, shifts the clock of the day by as many seconds as a file says when the process starts; times that
+/// only pass are left alone.
 const SKEW: &str = r"
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+static long skew;
+__attribute__((constructor)) static void begin(void) {
+    const char *name = getenv(`SKEW_FILE`);
+    FILE *file = name ? fopen(name, `r`) : NULL;
+    if (!file) return;
+    if (fscanf(file, `%ld`, &skew) != 1) skew = 0;
+    fclose(file);
+}
 int clock_gettime(clockid_t id, struct timespec *at) {
     long done = syscall(SYS_clock_gettime, id, at);
-    const char *skew = getenv(`SKEW_SECONDS`);
-    if (done == 0 && skew && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) at->tv_sec += atol(skew);
+    if (done == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) at->tv_sec += skew;
     return done;
 }
 ";
@@ -250,15 +333,17 @@ fn clocks_that_disagree_harm_nobody() -> Result<()> {
 }
 
 fn skewed(skew: i64) -> Result<()> {
-    let member = Member::start_with(|containerd, builder| {
+    let set = |member: &Containerd, skew: i64| fs::write(member.dir().join("skew"), skew.to_string());
+    let mut member = Member::start_with(|containerd, builder| {
         let (source, library) = (containerd.dir().join("skew.c"), containerd.dir().join("skew.so"));
+        set(containerd, skew)?;
         fs::write(&source, SKEW.replace('`', "\""))?;
         let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status()?;
         ensure!(made.success(), "the library that shifts the clock cannot be made");
         let library = library.display().to_string();
         Ok(builder
             .env("LD_PRELOAD", library)
-            .env("SKEW_SECONDS", skew.to_string())
+            .env("SKEW_FILE", containerd.dir().join("skew").display().to_string())
             .config("{syncFrequency: 2s, nodeLeaseDurationSeconds: 4, nodeStatusUpdateFrequency: 2s}"))
     })?;
     // The clock is another, or this shows nothing.
@@ -271,6 +356,7 @@ fn skewed(skew: i64) -> Result<()> {
     };
     let off = heartbeat(&node)?;
     ensure!((off - skew).abs() < 600, "the node's clock is {off} s off");
+    let (steady, _, node_since) = two_pods(&member)?;
 
     // A token is good for as long as it was asked for, by the clock of whoever counts.
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "robot" } });
@@ -286,6 +372,7 @@ fn skewed(skew: i64) -> Result<()> {
     )?;
     ensure!(pod["metadata"]["uid"].is_string(), "{pod}");
     let teller = member.ready("teller")?;
+    let teller_face = face(&teller);
     let id = container_id(&teller).trim_start_matches("containerd://").to_owned();
     let read = || member.containerd.crictl(&["exec", "--sync", &id, "cat", "/o/token"]);
     let first = read()?;
@@ -318,6 +405,29 @@ fn skewed(skew: i64) -> Result<()> {
     member.gone(&format!("{PODS}/slow"))?;
     // Nor was the token asked for again and again meanwhile.
     ensure!(read()? == first, "a token that is good for ten minutes was replaced within seconds");
+    unmoved(&member, &steady, &node_since)?;
+
+    // Killed, and started with a clock that is off the other way: what was written down is from the future, or from long ago. Nobody is
+    // restarted for that, and nothing seems to have turned.
+    persisted(&member.node)?;
+    member.node.kill9();
+    set(&member.containerd, -skew)?;
+    member.node.start_again()?;
+    wait_until(PATIENCE, "the list after a restart", || member.own("steady"))?;
+    unmoved(&member, &steady, &node_since)?;
+    member.until(NODE, "a heartbeat by the other clock", |node| {
+        heartbeat(node).is_ok_and(|off| (off + skew).abs() < 600)
+    })?;
+    let renewed = member.get(lease).map_err(anyhow::Error::msg)?["spec"]["renewTime"].clone();
+    member.until(lease, "the lease to be renewed", |lease| lease["spec"]["renewTime"] != renewed)?;
+    member.bind("newcomer", json!({ "containers": [idle("c")] }))?;
+    member.ready("newcomer")?;
+    unmoved(&member, &steady, &node_since)?;
+    for (name, before) in [("steady", &steady), ("teller", &teller_face)] {
+        let pod = member.get(&format!("{PODS}/{name}")).map_err(anyhow::Error::msg)?;
+        ensure!(face(&pod) == *before, "{name}: {before} became {pod}");
+        ensure!(pod["status"]["containerStatuses"][0]["restartCount"] == 0, "{pod}");
+    }
     Ok(())
 }
 

@@ -49,7 +49,7 @@ impl Cluster {
                 .args([format!("--kubeconfig={}", kubeconfig.display()), format!("--node-ip={address}")]);
             builder = if *name == "upstream" {
                 // The kit asks it on its read-only port whether it is there.
-                builder.upstream().config("address: 0.0.0.0")
+                builder.upstream().config("{address: 0.0.0.0, port: 10250}")
             } else {
                 builder.config(format!("{{address: {address}, port: 10250}}"))
             };
@@ -339,7 +339,7 @@ fn same_to_a_user(cluster: &Cluster, agents: &BTreeMap<String, Vec<Value>>) -> R
         ensure!(forms(&ours) == forms(&theirs), "{node}: {ours}\nupstream: {theirs}");
     }
     // And so has a Node; what depends on images and mounts at the moment is left out.
-    let mut nodes = BTreeMap::new();
+    let (mut nodes, mut values) = (BTreeMap::new(), BTreeMap::new());
     for node in NAMES {
         let mut object = cluster.get(&["node", node]).map_err(anyhow::Error::msg)?;
         let status = object["status"].as_object_mut().context("no status")?;
@@ -348,6 +348,7 @@ fn same_to_a_user(cluster: &Cluster, agents: &BTreeMap<String, Vec<Value>>) -> R
         if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
             conditions.retain(|it| it["type"] != "StateIntact");
         }
+        values.insert(node, told_of_the_machine(&object["status"]));
         let mut found = forms(&object["status"]);
         found.extend(forms(&object["metadata"]["labels"]));
         let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -365,8 +366,23 @@ fn same_to_a_user(cluster: &Cluster, agents: &BTreeMap<String, Vec<Value>>) -> R
             only(ours, theirs),
             only(theirs, ours)
         );
+        let (ours, theirs) = (&values[node], &values["upstream"]);
+        ensure!(ours == theirs, "{node}: {ours:#}\nupstream: {theirs:#}");
     }
     Ok(())
+}
+
+/// What a Node says of the machine, which is the same one for all three: everything but who says it.
+fn told_of_the_machine(status: &Value) -> Value {
+    let mut info = status["nodeInfo"].clone();
+    if let Some(info) = info.as_object_mut() {
+        info.remove("kubeletVersion");
+        info.remove("kubeProxyVersion");
+    }
+    json!({
+        "nodeInfo": info, "capacity": status["capacity"], "allocatable": status["allocatable"],
+        "daemonEndpoints": status["daemonEndpoints"],
+    })
 }
 
 /// A Service finds the pods of all nodes.

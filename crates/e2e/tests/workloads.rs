@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -170,6 +171,24 @@ fn restarts(pods: &[Value]) -> u64 {
     pods.iter().filter_map(|pod| pod["status"]["containerStatuses"][0]["restartCount"].as_u64()).sum()
 }
 
+/// Container, restarts and readiness of those that are neither on their way in nor out, by UID, as the node has them.
+fn settled(node: &Node) -> Result<BTreeMap<String, Value>, String> {
+    let pods = node.get("/pods").map_err(|error| format!("{error:#}"))?;
+    let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+    let mut all = BTreeMap::new();
+    for pod in pods["items"].as_array().into_iter().flatten() {
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.find(|it| it["type"] == "Ready" && it["status"] == "True");
+        if let Some(ready) = ready.filter(|_| pod["metadata"]["deletionTimestamp"].is_null()) {
+            let container = &pod["status"]["containerStatuses"][0];
+            let face =
+                json!([container["containerID"], container["restartCount"], ready["lastTransitionTime"]]);
+            all.insert(pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), face);
+        }
+    }
+    Ok(all)
+}
+
 #[test]
 fn deployments_roll_also_while_mainstay_is_killed() {
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
@@ -182,11 +201,22 @@ fn deployments_roll_also_while_mainstay_is_killed() {
     // A new version, and mainstay is killed while it rolls.
     cluster.apply(&deployment(3, "2"));
     cluster.kubectl(&["rollout", "status", "deployment/web", "--watch=false"]);
+    let before = settled(&cluster.node).unwrap();
+    assert!(!before.is_empty());
     cluster.node.kill9();
     cluster.node.start_again().unwrap();
+    let now = wait_until(PATIENCE, "the first list", || settled(&cluster.node)).unwrap();
+    let other: Vec<_> =
+        before.iter().filter(|(uid, face)| now.get(*uid).is_some_and(|now| now != *face)).collect();
+    assert!(other.is_empty(), "{other:?} became {now:?}");
     let rolled = cluster.ready("app=web", 3, "2");
     // The one instance that was being started when mainstay was killed may be lost; others are not.
+    let restarted: Vec<_> = rolled.iter().filter(|pod| restarts(std::slice::from_ref(*pod)) > 0).collect();
     assert!(restarts(&rolled) <= 1, "{rolled:#?}");
+    for pod in restarted {
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        assert!(!before.contains_key(uid), "it had settled, and was started again: {pod}");
+    }
     // Killed at rest: nothing notices.
     let ids = |pods: &[Value]| {
         let mut ids: Vec<_> =

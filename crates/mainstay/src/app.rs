@@ -30,8 +30,8 @@ use mainstay_snapshot::{EventStoreConfig, Inputs, KeptStatuses, NodeTemplate, Sn
 use mainstay_task::{Shutdown, TaskGroup};
 use mainstay_trace::{Target, Tracer};
 use mainstay_types::{
-    Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, ProbeMetrics,
-    VERSION,
+    Counters, DesiredState, Event, EventKind, EventSink, EventTarget, Heartbeat, NodeCounters, NodeQuestions,
+    ProbeMetrics, VERSION,
 };
 use mainstay_upkeep::{UpkeepConfig, garbage::Keep};
 use mainstay_uplink::Feeds;
@@ -42,7 +42,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::{cli, cluster, local_api, logging, node, node_object, pinning, place, secure, stats};
+use crate::{addresses, cli, cluster, local_api, logging, node, node_object, pinning, place, secure, stats};
 
 /// How long open requests and running steps may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -187,7 +187,7 @@ async fn build(
     place::share_mounts(loaded, mode);
     let node_name: Arc<str> =
         host.node_name(Some(loaded.settings.hostname_override.as_str()).filter(|n| !n.is_empty()))?.into();
-    let addresses = node::follow_addresses(&loaded.settings.node_ip, tasks);
+    let addresses = addresses::follow(&loaded.settings.node_ip, &node_name, tasks).await;
     let host_ips = addresses.borrow().clone();
     let resources = Arc::new(place::resources(loaded, &host, &node_name)?);
     let swap_bytes = resources.swap_bytes;
@@ -318,7 +318,8 @@ async fn build(
     let (observed, refresh) = mainstay_observe::start(observe, tasks);
     let (usage_sender, usage) = watch::channel(Arc::default());
     let evidence = Evidence { observed: observed.clone(), usage };
-    let sources_config = sources_config((loaded, mode), &root, &node_name, api.clone())?;
+    let (questions, node_questions) = NodeQuestions::channel();
+    let sources_config = sources_config((loaded, mode), &root, &node_name, (api.clone(), node_questions))?;
     let sources = Sources::start(sources_config, tasks, events.clone(), evidence)?;
 
     let settings = node::settings(loaded, &resources, cgroup_v2, &host_ips);
@@ -391,6 +392,7 @@ async fn build(
             )
             .context("--image-credential-provider-config")?,
             accounts: api.clone(),
+            node_questions: api.is_some().then_some(questions),
             max_restart_period: config
                 .crash_loop_back_off
                 .max_container_restart_period
@@ -565,7 +567,7 @@ fn sources_config(
     (loaded, mode): (&Loaded, Mode),
     root: &std::path::Path,
     node_name: &Arc<str>,
-    api_server: Option<Client>,
+    (api_server, node_questions): (Option<Client>, watch::Receiver<u64>),
 ) -> Result<SourcesConfig> {
     let config = &loaded.config;
     let url = (!config.static_pod_url.is_empty()).then(|| UrlSource {
@@ -587,6 +589,7 @@ fn sources_config(
         any_extension: loaded.settings.manifest_files == "any",
         static_pod_url: url,
         api_server,
+        node_questions,
         object_key,
         takes_over: mode == Mode::Kubelet,
         gates: node::pod_gates(loaded),

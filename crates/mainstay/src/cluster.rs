@@ -12,7 +12,7 @@ use mainstay_types::{NodeCounters, VERSION};
 use mainstay_uplink::UplinkConfig;
 use tracing::{info, warn};
 
-use crate::{cli, node::is_any, secure};
+use crate::{addresses::is_any, cli, secure};
 
 /// Where keys are made that a reboot may take away: not on the disk that holds what they seal.
 const KEYS: &str = "/run/mainstay";

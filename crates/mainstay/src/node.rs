@@ -1,11 +1,6 @@
 //! Facts about this machine, put into the form the parts want them in.
 
-use std::{
-    net::{IpAddr, UdpSocket},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -16,20 +11,14 @@ use mainstay_host::{CgroupMode, Host};
 use mainstay_podspec::PodGates;
 use mainstay_podspec::runtime::{MemoryQos, NodeSettings, SwapSettings};
 use mainstay_reconcile::{Cgroups, IdPool};
-use mainstay_task::{Shutdown, TaskGroup};
+use mainstay_task::Shutdown;
 use mainstay_types::{Event, EventKind, EventSink, EventTarget, Heartbeat, NodeResources};
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::{app::Mode, node_cgroups};
 
 /// How long the start waits for the cgroups that pods share. systemd answers in milliseconds.
 const SYSTEMD_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often the node's addresses are looked at.
-const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(10);
-/// And while it has none.
-const LOOK_FOR_ADDRESSES: Duration = Duration::from_secs(1);
 
 /// A file to read the boot ID from, instead of the kernel's: how tests simulate a reboot.
 const TEST_BOOT_ID_FILE: &str = "MAINSTAY_TEST_BOOT_ID_FILE";
@@ -40,62 +29,6 @@ pub(crate) fn host() -> Host {
         Some(file) => Host::default().with_boot_id_file(file),
         None => Host::default(),
     }
-}
-
-/// The node's addresses: `--node-ip`, else those that packets to the outside come from, IPv4 first. `0.0.0.0` and `::` stand
-/// for either kind, with that kind first. Nothing is sent.
-pub(crate) fn addresses(node_ip: &str) -> Vec<String> {
-    let given: Vec<_> =
-        node_ip.split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
-    if !given.is_empty() && !is_any(node_ip) {
-        return given;
-    }
-    // Connecting a datagram socket only asks the kernel for a route. The addresses are documentation ones.
-    let mut ways = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
-    if node_ip.trim().parse().is_ok_and(|ip: IpAddr| ip.is_ipv6()) {
-        ways.reverse();
-    }
-    ways.into_iter()
-        .filter_map(|(local, remote)| {
-            let socket = UdpSocket::bind(local).ok()?;
-            socket.connect(remote).ok()?;
-            Some(socket.local_addr().ok()?.ip())
-        })
-        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
-        .map(|ip| ip.to_string())
-        .collect()
-}
-
-/// Whether `--node-ip` names no address but a kind of address.
-pub(crate) fn is_any(node_ip: &str) -> bool {
-    node_ip.trim().parse().is_ok_and(|ip: IpAddr| ip.is_unspecified())
-}
-
-/// The node's addresses as they are, and as they change: a lease that came late or another network must not leave pods
-/// with an address that nobody has. Asking takes four system calls and sends nothing.
-pub(crate) fn follow_addresses(node_ip: &str, tasks: &TaskGroup) -> watch::Receiver<Arc<[String]>> {
-    let (sender, addresses) = watch::channel(Arc::from(self::addresses(node_ip)));
-    if !node_ip.is_empty() && !is_any(node_ip) {
-        // Given ones do not change; the channel lives as long as its readers.
-        return addresses;
-    }
-    let node_ip = node_ip.to_owned();
-    let shutdown = tasks.shutdown();
-    tasks.spawn_critical("addresses", async move {
-        loop {
-            let wait = if sender.borrow().is_empty() { LOOK_FOR_ADDRESSES } else { LOOK_AT_ADDRESSES };
-            if shutdown.run_until_signalled(tokio::time::sleep(wait)).await.is_none() {
-                return;
-            }
-            let found: Arc<[String]> = self::addresses(&node_ip).into();
-            // None is no news: the machine keeps its last name while a cable is out, as upstream's node does.
-            if !found.is_empty() && *sender.borrow() != found {
-                info!(?found, "the node has other addresses");
-                sender.send_replace(found);
-            }
-        }
-    });
-    addresses
 }
 
 /// What container configurations depend on.

@@ -259,11 +259,14 @@ impl Actor {
         let before = std::mem::replace(&mut self.desired, next);
         let now = Timestamp::now();
         let desired = Arc::clone(&self.desired);
-        if before.node.as_ref().map(Arc::as_ptr) != desired.node.as_ref().map(Arc::as_ptr) {
+        let mut touched = HashSet::new();
+        let another_node = before.node.as_ref().map(Arc::as_ptr) != desired.node.as_ref().map(Arc::as_ptr);
+        if another_node || before.node_answered != desired.node_answered {
+            // Some may wait for that.
+            touched.extend(self.waiting());
             self.facts =
                 admission::facts(&self.shared.config.admission, desired.node.as_deref(), &self.extended);
         }
-        let mut touched = HashSet::new();
         let mut edited = false;
         for (uid, wanted) in desired.pods.iter() {
             match self.pods.get_mut(uid) {

@@ -167,6 +167,7 @@ impl PodState {
         self.look_again = false;
         self.refused_until = None;
         self.room_by = None;
+        self.node_question = None;
         self.wake_at = None;
         self.retry_at = None;
     }
@@ -213,6 +214,11 @@ impl PodState {
         let wait = jiff::SignedDuration::try_from(REFUSED.delay(self.refusals)).ok();
         self.refused_until = wait.and_then(|wait| now.checked_add(wait).ok());
     }
+}
+
+/// Whether it is what the API server says of the node that speaks against the pod: labels and taints that may have changed since.
+pub(crate) fn is_about_the_node(rejection: &Rejection) -> bool {
+    matches!(rejection.reason.as_str(), "NodeAffinity" | "TaintToleration")
 }
 
 /// A rejection as the pod's status shows it.

@@ -9,7 +9,7 @@ use mainstay_podspec::runtime::NodeSettings;
 use mainstay_policy::{NodeFacts, PullVerification};
 use mainstay_resources::Resources;
 use mainstay_trace::Tracer;
-use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, ReadWish};
+use mainstay_types::{EventSink, Heartbeat, NodeCounters, NodePressure, NodeQuestions, ReadWish};
 use tokio::sync::{mpsc, watch};
 
 use crate::{IdPool, cgroups::Cgroups};
@@ -57,6 +57,8 @@ pub struct ReconcileConfig {
     pub credential_providers: Vec<CredentialProvider>,
     /// The API server, asked for the service accounts that some of those programs log in by; nothing else is asked of it here.
     pub accounts: Option<Client>,
+    /// Where to ask whether the Node object is still so; `None` without an API server.
+    pub node_questions: Option<NodeQuestions>,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.
     pub max_restart_period: Duration,
     /// `syncFrequency`: how often a pod is looked at though nothing seems to change.

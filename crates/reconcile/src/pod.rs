@@ -48,6 +48,8 @@ pub(crate) struct PodState {
     pub(crate) reasons: BTreeMap<ContainerName, ContainerReason>,
     /// It found no room, and is turned away if there is none then either.
     pub(crate) room_by: Option<Timestamp>,
+    /// It may not be here by what is known of the node: the question whether that is still so.
+    pub(crate) node_question: Option<u64>,
     /// It was turned away, and the answer may be another one by now.
     pub(crate) look_again: bool,
     /// A device plugin refused it; it is not looked at again before.
@@ -114,6 +116,7 @@ impl PodState {
         Self {
             wants: admission::wants(&desired.pod),
             room_by: None,
+            node_question: None,
             look_again: false,
             refused_until: None,
             refusals: 0,

@@ -288,7 +288,7 @@ fn conditions(input: &NodeInput<'_>, before: &[NodeCondition]) -> Vec<NodeCondit
     let now = Time(to_seconds(input.now));
     let mut wanted: Vec<(String, &str, &str, String)> =
         PressureKind::ALL.into_iter().map(|kind| pressure(kind, input.pressure.of(kind))).collect();
-    wanted.push(match not_ready(input) {
+    wanted.push(match not_ready(input, before) {
         None => ("Ready".to_owned(), "True", "KubeletReady", "kubelet is posting ready status".to_owned()),
         Some(why) => ("Ready".to_owned(), "False", "KubeletNotReady", why),
     });
@@ -342,7 +342,10 @@ fn pressure(kind: PressureKind, found: Option<bool>) -> (String, &'static str, &
 }
 
 /// Why the node can take no pods; `None` if it can.
-fn not_ready(input: &NodeInput<'_>) -> Option<String> {
+///
+/// A source that is away keeps a node from becoming ready, and does not take that from one that was: what it said before holds, and
+/// only a restart makes it be waited for.
+fn not_ready(input: &NodeInput<'_>, before: &[NodeCondition]) -> Option<String> {
     let runtime = input.runtime;
     let mut why = Vec::new();
     if !runtime.reachable {
@@ -354,8 +357,17 @@ fn not_ready(input: &NodeInput<'_>) -> Option<String> {
     if let Some(problem) = &runtime.network_problem {
         why.push(format!("container runtime network not ready: {problem}"));
     }
-    why.extend(input.sources.as_ref().map(|sources| format!("pod sources have not delivered: {sources}")));
-    (!why.is_empty()).then(|| format!("[{}]", why.join(", ")))
+    let was_ready = before.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+    let sources = input.sources.as_ref().filter(|_| !was_ready);
+    why.extend(sources.map(|sources| format!("pod sources have not delivered: {sources}")));
+    // Upstream's aggregate of errors: brackets only around several, and each once (`k8s.io/apimachinery/pkg/util/errors`).
+    let mut seen = BTreeSet::new();
+    why.retain(|problem| seen.insert(problem.clone()));
+    match why.len() {
+        0 => None,
+        1 => why.pop(),
+        _ => Some(format!("[{}]", why.join(", "))),
+    }
 }
 
 /// A version as upstream shows it: whole if it is semantic (`2.4.0-rc.1+b`), else its numbers (`1.6.20` of `1.6.20~ds1`).
@@ -418,6 +430,77 @@ mod tests {
         let conditions = view.node.status.as_ref().unwrap().conditions.as_ref().unwrap();
         let ready = conditions.iter().find(|it| it.type_ == "Ready").unwrap();
         (ready.status.clone(), ready.last_transition_time.as_ref().unwrap().0.as_second())
+    }
+
+    #[test]
+    fn why_it_is_not_ready() {
+        let problem = |text: &str| Some(text.to_owned());
+        let rows = [
+            ("nothing speaks against it", true, None, None, None, false, None),
+            (
+                "one reason has no brackets, as upstream's",
+                true,
+                problem("no config"),
+                None,
+                None,
+                false,
+                Some("container runtime network not ready: no config"),
+            ),
+            (
+                "several have",
+                false,
+                problem("no config"),
+                problem("starting"),
+                None,
+                false,
+                Some(
+                    "[container runtime is down, container runtime not ready: starting, container runtime network not ready: no config]",
+                ),
+            ),
+            (
+                "a source keeps it from becoming ready",
+                true,
+                None,
+                None,
+                problem("a URL"),
+                false,
+                Some("pod sources have not delivered: a URL"),
+            ),
+            ("and not from staying so", true, None, None, problem("a URL"), true, None),
+            (
+                "what else is wrong counts",
+                false,
+                None,
+                None,
+                problem("a URL"),
+                true,
+                Some("container runtime is down"),
+            ),
+        ];
+        for (name, reachable, network_problem, runtime_problem, sources, was_ready, expected) in rows {
+            let runtime = RuntimeHealth {
+                network_problem,
+                runtime_problem,
+                ..RuntimeHealth::clone(&runtime(reachable))
+            };
+            let input = NodeInput {
+                runtime: &Arc::new(runtime),
+                images: &Arc::from([]),
+                addresses: &Arc::from([]),
+                resources: &Arc::default(),
+                conditions: &Arc::from([]),
+                pressure: NodePressure::default(),
+                sources,
+                api: None,
+                now: at(1),
+            };
+            let before = NodeCondition {
+                type_: "Ready".into(),
+                status: if was_ready { "True" } else { "False" }.into(),
+                ..NodeCondition::default()
+            };
+            assert_eq!(not_ready(&input, &[before]).as_deref(), expected, "{name}");
+        }
     }
 
     #[tokio::test]

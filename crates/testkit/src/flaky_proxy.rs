@@ -32,7 +32,15 @@ pub enum Mood {
     Expired,
     /// Watches are answered with 500; the rest is passed on.
     NoWatches,
+    /// Lists and watches of nodes are not answered; the rest is passed on, looking one up included.
+    NoNodeNews,
+    /// 200 to everything, by somebody who is no API server: an empty object, its health, a `Status`, in turn.
+    Lying,
 }
+
+/// What a gateway says that knows nothing of Kubernetes.
+const LIES: [&str; 3] =
+    ["{}", r#"{"status":"UP"}"#, r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#];
 
 /// An HTTPS proxy between one node and a control plane; it speaks to the latter as that node. Ends with its handle.
 #[derive(Debug)]
@@ -137,16 +145,18 @@ impl Shared {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of a request, and whether it is passed on; it is counted if not.
-    fn judge(&self, is_watch: bool) -> (Mood, bool) {
+    /// What becomes of a request, and if it is not passed on, how many were not before it.
+    fn judge(&self, is_watch: bool, is_about_nodes: bool) -> (Mood, Option<usize>) {
         let mut now = self.now();
         let fair = match now.mood {
             Mood::Fair => true,
             Mood::Expired | Mood::NoWatches => !is_watch,
-            Mood::TooMany | Mood::Broken | Mood::Cut | Mood::Silent => false,
+            Mood::NoNodeNews => !is_about_nodes,
+            Mood::TooMany | Mood::Broken | Mood::Cut | Mood::Silent | Mood::Lying => false,
         };
+        let number = now.spoiled;
         now.spoiled += usize::from(!fair);
-        (now.mood, fair)
+        (now.mood, (!fair).then_some(number))
     }
 }
 
@@ -181,9 +191,9 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
     let length = header("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     outside.read_exact(&mut body)?;
-    let watch =
-        head.lines().next().is_some_and(|line| line.contains("watch=true") || line.contains("watch=1"));
-    let (mood, fair) = shared.judge(watch);
+    let line = head.lines().next().unwrap_or_default();
+    let watch = line.contains("watch=true") || line.contains("watch=1");
+    let (mood, spoiled) = shared.judge(watch, line.starts_with("GET /api/v1/nodes?"));
     let answer = |status: &str, more: &str, body: &str| {
         format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{more}content-length: {}\r\n\r\n{body}",
@@ -196,7 +206,11 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
         )
     };
     let made_up = match mood {
-        _ if fair => None,
+        _ if spoiled.is_none() => None,
+        Mood::Lying => {
+            let lie = spoiled.and_then(|number| LIES.get(number % LIES.len())).unwrap_or(&"{}");
+            Some(answer("200 OK", "", lie))
+        }
         Mood::TooMany => {
             Some(answer("429 Too Many Requests", "retry-after: 1\r\n", &said(429, "TooManyRequests")))
         }
@@ -208,7 +222,7 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
             Some(answer("200 OK", "", &format!("{event}\n")))
         }
         Mood::Cut | Mood::Fair => return Ok(()),
-        Mood::Silent => {
+        Mood::Silent | Mood::NoNodeNews => {
             // Until the other side has enough of it, or the mood changes.
             let mut nothing = [0; 1];
             outside.read_exact(&mut nothing).ok();

@@ -206,10 +206,7 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
                 (status, said)
             }
         } else if body.is_empty() {
-            (
-                200,
-                json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": [] }),
-            )
+            (200, nothing(head.split(' ').nth(1).unwrap_or_default()))
         } else {
             (201, review)
         };
@@ -221,4 +218,23 @@ fn connection(stream: TcpStream, shared: &Shared) -> Result<()> {
         stream.get_mut().write_all(answer.as_bytes())?;
         stream.get_mut().flush()?;
     }
+}
+
+/// The list of nothing of what is asked for.
+fn nothing(path: &str) -> Value {
+    let path = path.split('?').next().unwrap_or_default();
+    let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+    let api_version = match parts.as_slice() {
+        ["apis", group, version, ..] => format!("{group}/{version}"),
+        _ => "v1".to_owned(),
+    };
+    let kind = match parts.last().copied().unwrap_or_default() {
+        "pods" => "PodList",
+        "nodes" => "NodeList",
+        "services" => "ServiceList",
+        "runtimeclasses" => "RuntimeClassList",
+        "clustertrustbundles" => "ClusterTrustBundleList",
+        _ => "List",
+    };
+    json!({ "kind": kind, "apiVersion": api_version, "metadata": { "resourceVersion": "1" }, "items": [] })
 }

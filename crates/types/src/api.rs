@@ -32,6 +32,9 @@ pub struct ApiPods {
     pub pods: Arc<BTreeMap<PodUid, Arc<ApiPod>>>,
     /// How often the Node object was seen to vanish while mainstay runs.
     pub node_losses: u64,
+    /// How often versions were seen to go back: the API server's store was put back to what it was before, and what it answered since is
+    /// not there any more.
+    pub rewinds: u64,
     /// What it says of how the node is.
     pub node: ApiNode,
     /// What kept pods from the Node object when it was last seen; `None` while it was not in this life.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeSpec, Pod, Secret, Service};
+use tokio::sync::watch;
 
 use crate::{FullName, PodUid, RemoteStatus};
 
@@ -24,8 +25,11 @@ pub struct DesiredState {
     pub pods: Arc<BTreeMap<PodUid, Arc<DesiredPod>>>,
     /// ConfigMaps and Secrets given as files beside the pods.
     pub objects: Arc<Objects>,
-    /// The Node object by the API server's word, without its status; `None` without one.
+    /// The Node object by the API server's word, with what others than this node say in its status; `None` without one.
     pub node: Option<Arc<Node>>,
+    /// The last question whether the Node object is still so that has been answered, by looking or by having tried in vain: see
+    /// [`NodeQuestions`].
+    pub node_answered: u64,
     /// What became of each file, for people to ask.
     pub verdicts: Arc<Vec<FileVerdict>>,
 }
@@ -46,6 +50,32 @@ impl DesiredState {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.synced && self.awaited.is_empty()
+    }
+}
+
+/// Where it is asked whether the Node object is still what it was. Pods and their node are heard of separately, and who hears of a pod
+/// first would turn it away for a label or a taint that is no longer so. A question is a number, and answered when
+/// [`DesiredState::node_answered`] has come to it.
+#[derive(Clone, Debug)]
+pub struct NodeQuestions(watch::Sender<u64>);
+
+impl NodeQuestions {
+    /// Where to ask, and where it is heard.
+    #[must_use]
+    pub fn channel() -> (Self, watch::Receiver<u64>) {
+        let (sender, receiver) = watch::channel(0);
+        (Self(sender), receiver)
+    }
+
+    /// Asks; the question's number.
+    #[must_use]
+    pub fn ask(&self) -> u64 {
+        let mut number = 0;
+        self.0.send_modify(|last| {
+            *last += 1;
+            number = *last;
+        });
+        number
     }
 }
 

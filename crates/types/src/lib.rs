@@ -42,7 +42,7 @@ pub use assignment::{
 pub use counters::{CounterLabels, CounterName, Counters};
 pub use desired::{
     AwaitedSource, CertificateKey, CertificateWish, Claim, ClaimedVolume, DesiredPod, DesiredState,
-    FileVerdict, IssuedCertificate, Objects, PodCertificate, PodSource, Ruling, ServiceToken,
+    FileVerdict, IssuedCertificate, NodeQuestions, Objects, PodCertificate, PodSource, Ruling, ServiceToken,
     TerminationWish, TokenKey, TrustBundle, TrustBundles, TrustQuery,
 };
 pub use edit_distance::edit_distance;

@@ -43,6 +43,7 @@ pub(crate) async fn run(
     let mut may_repair = Instant::now();
     let client = config.heartbeat_client();
     let mut sent: Option<NodeStatus> = None;
+    let mut rewinds = 0;
     let mut looked_at: Option<Arc<NodeView>> = None;
     let mut due = Instant::now();
     let mut look_at = Instant::now();
@@ -58,8 +59,15 @@ pub(crate) async fn run(
             due = Instant::now();
         }
         let view = snapshots.borrow_and_update().as_ref().and_then(|snapshot| snapshot.node.clone());
-        let there = api.borrow_and_update().node;
+        let (there, rewinds_now) = {
+            let pods = api.borrow_and_update();
+            (pods.node, pods.rewinds)
+        };
         let now = Instant::now();
+        if std::mem::replace(&mut rewinds, rewinds_now) != rewinds_now {
+            // The API server was put back to what it had before: what it answered since says nothing of what it has.
+            (sent, heard, due) = (None, Heard::default(), now);
+        }
         let overruled = sent.is_some() && heard.is_overruled_by(there);
         if overruled && now >= may_repair {
             sent = None;

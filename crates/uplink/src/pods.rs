@@ -53,6 +53,7 @@ pub(crate) async fn run(
         client: config.client.clone(),
         owner,
         told: HashMap::new(),
+        rewinds: 0,
         spoken: HashMap::new(),
         changed: HashMap::new(),
         digests: HashMap::new(),
@@ -127,6 +128,8 @@ struct Teller {
     owner: Arc<Node>,
     /// What was last told, by the UID in the API server.
     told: HashMap<PodUid, Told>,
+    /// How often the API server had forgotten what it was told when this was last looked at.
+    rewinds: u64,
     /// The statuses that were last told in this life, by the UID in the API server.
     spoken: HashMap<PodUid, Arc<PodStatus>>,
     /// Digests of statuses, by UID, while the status is the same value.
@@ -139,6 +142,12 @@ struct Teller {
 
 impl Teller {
     fn steps(&mut self, snapshot: &NodeSnapshot, api: &ApiPods) -> Vec<(Target, Step)> {
+        if self.rewinds != api.rewinds {
+            // What it answered is not what it has.
+            self.rewinds = api.rewinds;
+            self.told.clear();
+            self.spoken.clear();
+        }
         self.told.retain(|uid, _| api.pods.contains_key(uid));
         self.spoken.retain(|uid, _| api.pods.contains_key(uid));
         let current: HashSet<&PodUid> = snapshot.pods.iter().map(|view| &view.uid).collect();

@@ -172,6 +172,62 @@ async fn hears_by_lists(name: &str, refusal: Answer) {
     assert_eq!(told, ["listed p0", "listed p1"], "{name}");
 }
 
+/// A gateway in its place: whatever it says, nothing is gone, neither by a list nor by a watch, and what is there is told when
+/// the server is back.
+#[tokio::test]
+async fn what_a_gateway_says_is_no_list_of_nothing() {
+    fn lies() -> [(&'static str, Value); 5] {
+        let empty = |kind: &str| json!({ "kind": kind, "apiVersion": "v1", "metadata": { "resourceVersion": "12" }, "items": [] });
+        let mut no_version = empty("PodList");
+        no_version["metadata"] = json!({});
+        [
+            ("an empty object", json!({})),
+            ("its health", json!({ "status": "UP" })),
+            (
+                "a Status",
+                json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" }),
+            ),
+            ("another list", empty("NodeList")),
+            ("no version", no_version),
+        ]
+    }
+    async fn row(name: &'static str, lie: Value) {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&lists);
+        let server = Server::start(Options::default(), move |request| {
+            let query = request.request.uri().query().unwrap_or_default();
+            if query.contains("watch=true") {
+                return pieces(vec![event("DELETED", &lie)], Duration::ZERO);
+            }
+            match seen.fetch_add(1, Ordering::SeqCst) {
+                0 => list(10, &[pod("a", 5)]),
+                1 => answer(200, &lie),
+                _ => list(13, &[pod("a", 5), pod("b", 13)]),
+            }
+        })
+        .await;
+        let client = server.client("certificate-authority: ca.crt", "token: t");
+        let (sender, mut receiver) = mpsc::channel(64);
+        server.tasks.spawn("reflector", async move {
+            let what = Reflected { namespace: None, fields: None, labels: None, since: None };
+            reflect::<Pod>(&client, &what, |change| sender.try_send(words(change)).unwrap()).await;
+        });
+        // The watch, and then the list.
+        for expected in ["listed a", "interrupted 0", "interrupted 0", "listed a,b"] {
+            let told = tokio::time::timeout(PATIENCE, receiver.recv()).await;
+            let told = told.unwrap_or_else(|_| panic!("{name}: no {expected}")).unwrap();
+            assert_eq!(told, expected, "{name}");
+        }
+    }
+    let mut all = tokio::task::JoinSet::new();
+    for (name, lie) in lies() {
+        all.spawn(row(name, lie));
+    }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+}
+
 /// A server that refuses the version that is asked for, also for lists, is asked for the newest.
 #[tokio::test]
 async fn a_version_that_is_refused_is_given_up() {

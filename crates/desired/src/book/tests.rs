@@ -187,3 +187,23 @@ fn another_kubelets_pod_is_taken_over_only_by_a_kubelet() {
         assert!(book.settle(DELIVERED, Some(&observed), NOW).state.is_none(), "nothing changed");
     }
 }
+
+/// What lies in files beside static pods is for them, and on a node of a cluster no static pod may refer to it: an API server's pods see
+/// what the API server has.
+#[test]
+fn config_maps_and_secrets_of_files_are_no_ones_in_a_cluster() {
+    let text = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
+{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "b"}, "stringData": {"k": "v"}}"#;
+    for (api_server, expected) in [(false, (1, 1)), (true, (0, 0))] {
+        let names = [AwaitedSource::new(PodSource::Api, "the API server")].into_iter().filter(|_| api_server);
+        let mut book = Book::new("n".into(), BTreeMap::new(), names.collect());
+        let gates = mainstay_podspec::PodGates::DEFAULT;
+        let place =
+            StaticPodPlace { node_name: "n", source: PodSource::File, origin: "/a.json", api_server, gates };
+        let entries = read_entries(text.as_bytes(), &place).unwrap();
+        book.read(PodSource::File, "/a.json", Reading::Documents(entries));
+        book.settle(DELIVERED, Some(&listed()), NOW);
+        let found = (book.state.objects.config_maps.len(), book.state.objects.secrets.len());
+        assert_eq!(found, expected, "with an API server: {api_server}");
+    }
+}

@@ -64,6 +64,7 @@ impl Node {
             any_extension: self.any_extension,
             static_pod_url: self.url.clone(),
             api_server: None,
+            node_questions: mainstay_types::NodeQuestions::channel().1,
             object_key: None,
             gates: mainstay_podspec::PodGates::DEFAULT,
         }

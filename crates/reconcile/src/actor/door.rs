@@ -3,11 +3,15 @@
 use jiff::Timestamp;
 use mainstay_lifecycle::Admission;
 use mainstay_policy::Rejection;
-use mainstay_types::{EventKind, PodUid, rejection_label};
+use mainstay_types::{DesiredState, EventKind, PodSource, PodUid, rejection_label};
 use tracing::{info, warn};
 
 use super::Actor;
-use crate::admission::{self, Verdict};
+use crate::{
+    admission::{self, Verdict},
+    pod::PodState,
+    worker::Shared,
+};
 
 /// Who finds no room is turned away if there is none after this time either.
 const ROOM_DUE: jiff::SignedDuration = jiff::SignedDuration::from_millis(500);
@@ -114,6 +118,12 @@ impl Actor {
                 pod.wake_at = pod.room_by;
                 return false;
             }
+            Verdict::Rejected(rejection)
+                if pod.asks_about_the_node(&rejection, &self.shared, &self.desired) =>
+            {
+                info!(pod = %pod.desired.full_name, pod.uid = %uid, "the pod may not be here ({}); asking whether the node is still so", rejection.message);
+                return false;
+            }
             Verdict::Crowded(rejection) | Verdict::Rejected(rejection) => {
                 warn!(pod = %pod.desired.full_name, pod.uid = %uid, reason = rejection.reason, "pod rejected: {}", rejection.message);
                 pod.reject(&rejection);
@@ -126,5 +136,23 @@ impl Actor {
         }
         self.shared.records.keep(&pod.desired, &pod.memory);
         true
+    }
+}
+
+impl PodState {
+    /// Whether it must be known first what the node is now; asks, if it has not been asked yet. To an API server a pod that has failed has
+    /// failed for good, and its scheduler may have heard of a label before we did (upstream asks for NodeAffinity: `canAdmitPod` of 1.37).
+    fn asks_about_the_node(
+        &mut self,
+        rejection: &Rejection,
+        shared: &Shared,
+        desired: &DesiredState,
+    ) -> bool {
+        let Some(questions) = shared.config.node_questions.as_ref() else { return false };
+        if self.desired.source != PodSource::Api || !admission::is_about_the_node(rejection) {
+            return false;
+        }
+        let question = *self.node_question.get_or_insert_with(|| questions.ask());
+        desired.node_answered < question
     }
 }

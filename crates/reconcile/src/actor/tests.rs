@@ -126,6 +126,7 @@ fn node(dir: &std::path::Path, tasks: &TaskGroup) -> (ReconcileConfig, mpsc::Rec
         volume_jobs: mainstay_volume::Jobs::default(),
         credential_providers: Vec::new(),
         accounts: None,
+        node_questions: None,
         pull_verification: mainstay_policy::PullVerification::Never,
         pulls: PullLimits { parallel: None, per_second: 0, burst: 0 },
         max_restart_period: Duration::from_secs(300),

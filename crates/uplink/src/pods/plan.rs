@@ -143,8 +143,9 @@ fn of_static(local: &Local<'_>, mirror: &ApiPod, told: &HashMap<PodUid, Told>) -
 
 fn status(local: &Local<'_>, there: &ApiPod, told: &HashMap<PodUid, Told>) -> Option<Step> {
     let told = told.get(&there.uid);
-    // What is over was told in an earlier life, perhaps by another kubelet, and does not change any more.
-    if there.finished && told.is_none() {
+    // What is over was told in an earlier life, perhaps by another kubelet, and does not change any more; but a static pod that was
+    // turned away, or made room for another, comes again when there is room, and its likeness with it.
+    if there.finished && told.is_none() && (!local.is_static || is_over(local.view)) {
         return None;
     }
     // The API server's word that a pod is over is on its way to whoever ends it; it is not taken back meanwhile.

@@ -82,6 +82,31 @@ fn the_word_that_a_pod_is_over_is_not_taken_back() {
     assert_eq!(corrected, ["status web-node m1"], "nobody ends a pod of a file by its likeness");
 }
 
+/// A static pod was turned away in an earlier life, and runs in this one.
+#[test]
+fn the_likeness_of_a_static_pod_that_came_again_is_no_longer_over() {
+    let none: [&str; 0] = [];
+    let local = |source, phase: &str| {
+        let status = PodStatus { phase: Some(phase.into()), ..PodStatus::default() };
+        let view = Arc::into_inner(view("web-node", "s1", source, PodStage::Syncing)).unwrap();
+        (Arc::new(PodView { status: Arc::new(status), ..view }), 7)
+    };
+    let failed = || ApiPod { finished: true, ..there("web-node", "m1", 5, 1) };
+    let mirror = || ApiPod { mirror_of: Some("s1".into()), ..failed() };
+    for (name, phase, expected) in [
+        ("it starts", "Pending", &["status web-node m1"][..]),
+        ("it runs", "Running", &["status web-node m1"][..]),
+        ("it is over, as it was", "Failed", &none[..]),
+        ("it ran to its end, as it had", "Succeeded", &none[..]),
+    ] {
+        assert_eq!(check(&[local(PodSource::File, phase)], &[mirror()], &[], true), expected, "{name}");
+        assert_eq!(check(&[local(PodSource::Http, phase)], &[mirror()], &[], true), expected, "{name}");
+    }
+    let of_the_api = ApiPod { uid: "s1".into(), ..failed() };
+    let theirs = check(&[local(PodSource::Api, "Running")], &[of_the_api], &[], true);
+    assert_eq!(theirs, none, "to the API server what is over is over");
+}
+
 #[test]
 fn a_deleted_pod_goes_when_its_end_is_known() {
     let none: [&str; 0] = [];
