@@ -41,7 +41,7 @@ pub(crate) async fn follow(
         named: Vec::new(),
         warned: false,
     };
-    let (sender, addresses) = watch::channel(Arc::from(finder.find(FIRST_LOOK_UP).await));
+    let (sender, addresses) = watch::channel(Arc::<[String]>::from(finder.find(FIRST_LOOK_UP).await));
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("addresses", async move {
         loop {
