@@ -146,6 +146,7 @@ fn answer(method: &str, body: Value, there: &Mutex<There>) -> (u16, Value) {
         ("POST", None) => {
             let mut node = body.clone();
             node["metadata"]["uid"] = json!(format!("made-{}", there.made.len()));
+            node["metadata"]["resourceVersion"] = json!("1");
             there.made.push(body);
             there.node = Some(node.clone());
             (201, node)
@@ -203,7 +204,9 @@ async fn what_was_closed_to_pods_is_made_again_closed() {
 #[tokio::test]
 async fn what_another_machine_offered_is_taken_back_once() {
     let dongle = json!({ "example.com/dongle": "4" });
-    let node = json!({ "metadata": { "name": "n", "uid": "u" }, "status": { "capacity": dongle } });
+    let metadata = json!({ "name": "n", "uid": "u", "resourceVersion": "1" });
+    let status = json!({ "capacity": dongle });
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status });
     let world = World::start(Some(node), true).await;
     world.until("some reports", |there| there.statuses.len() >= 5).await;
     let told: Vec<_> = world.there().statuses.iter().map(|it| it["status"]["capacity"].clone()).collect();
