@@ -1,6 +1,8 @@
 //! What the machine itself has, and what pods get of it: swap, pressure, AppArmor, every capability, memory protection. What
 //! it lacks is looked at as well: each test says what must be so in either case. The test machine (`cargo xtask vm`) has all.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 use std::{
     fs,
     path::Path,

@@ -159,7 +159,7 @@ struct Rounds<Make> {
 
 /// One that is under way.
 struct Round {
-    reading: JoinHandle<(Reader, Samples)>,
+    reading: JoinHandle<Box<(Reader, Samples)>>,
     progress: Arc<Progress>,
     /// How far it was when somebody looked last, and when somebody looks again.
     seen: u64,
@@ -172,7 +172,7 @@ struct Round {
 enum News {
     /// Nothing: it is time to look whether the one under way gets on.
     Look,
-    Ended(Result<(Reader, Samples), JoinError>),
+    Ended(Result<Box<(Reader, Samples)>, JoinError>),
     /// What a round hung at answers.
     Answers(Place),
 }
@@ -185,7 +185,7 @@ impl<Make: Fn() -> Reader> Rounds<Make> {
         let seen = progress.steps();
         let reading = tokio::task::spawn_blocking(move || {
             let samples = reader.read(&wanted, all, &before);
-            (reader, samples)
+            Box::new((reader, samples))
         });
         let look = Instant::now() + self.silent;
         self.running = Some(Round { reading, progress, seen, look, told: false });
@@ -211,7 +211,8 @@ impl<Make: Fn() -> Reader> Rounds<Make> {
     fn take(&mut self, news: News, state: &ObservedState) -> ControlFlow<()> {
         match news {
             News::Look => self.look(),
-            News::Ended(Ok((reader, samples))) => {
+            News::Ended(Ok(read)) => {
+                let (reader, samples) = *read;
                 (self.running, self.idle) = (None, Some(reader));
                 let hanging = self.hanging.count();
                 self.publish(|now| {
