@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use mainstay_e2e::{CgroupFiles, DevicePlugin, PodSeen, SOON, World, ask, idle, sh, with};
-use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, wait_until};
+use mainstay_testkit::{Containerd, Flavor, Node, mainstay_binary, tool, wait_until};
 use serde_json::{Value, json};
 
 /// Upstream's kubelet takes its time.
@@ -537,15 +543,12 @@ fn what_lies_together_on_a_machine_of_two_nodes() {
     let config = "{cpuManagerPolicy: static, cpuManagerReconcilePeriod: 1s, reservedSystemCPUs: \"0\", topologyManagerPolicy: single-numa-node}";
     let node = Node::builder().containerd(&containerd).config(config).program(&program).start().unwrap();
     let mut world = World { node, containerd };
-    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
-    let plugin =
-        if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") };
     let devices = json!([
         { "id": "a", "healthy": true, "nodes": [0] },
         { "id": "b", "healthy": true, "nodes": [1] },
         { "id": "c", "healthy": true, "nodes": [0] },
     ]);
-    let mut plugin = DevicePlugin::new(plugin, &world.node, RESOURCE, &devices).unwrap();
+    let mut plugin = DevicePlugin::new(plugin_program(), &world.node, RESOURCE, &devices).unwrap();
     plugin.start().unwrap();
     wait_until(SOON, "three devices", || {
         let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
@@ -773,9 +776,10 @@ fn what_cannot_be_is_refused_at_the_start() {
     }
 }
 
-/// Upstream's kubelet starts on mainstay's files and mainstay on upstream's; nobody's CPUs and memory change.
+/// Upstream's kubelet starts on mainstay's files and mainstay on upstream's; nobody's CPUs, memory and devices change.
 #[test]
 fn either_kubelet_reads_the_others_files() {
+    const RESOURCE: &str = "example.com/dev";
     let containerd = Containerd::start(Flavor::Debian16).unwrap();
     let shared = containerd.dir().join("shared");
     let (root, manifests) = (shared.join("root"), shared.join("manifests"));
@@ -783,54 +787,143 @@ fn either_kubelet_reads_the_others_files() {
         ", memoryManagerPolicy: Static, systemReserved: {memory: 100Mi}, evictionHard: {memory.available: 28Mi}, reservedMemory: [{numaNode: 0, limits: {memory: 128Mi}}]",
     );
     let both = || Node::builder().containerd(&containerd).root(&root).manifests(&manifests);
-    let mut upstream = both().config(&config).upstream().start().unwrap();
+    let program = with_plugins_in(&containerd, &root);
+    let theirs = || both().upstream().program(&program);
+    let mut upstream = theirs().config(&config).start().unwrap();
     let same_node = format!(
         "{}, cgroupRoot: {}, podLogsDir: {}}}",
         config.trim_end_matches('}'),
         upstream.cgroup_root(),
         upstream.pod_logs().display()
     );
+    let devices: Value =
+        ["a", "b", "c"].map(|id| json!({ "id": id, "healthy": true, "nodes": [0] })).into_iter().collect();
+    let mut plugin = DevicePlugin::new(plugin_program(), &upstream, RESOURCE, &devices).unwrap();
+    plugin.start().unwrap();
+    let offers = |node: &Node| {
+        wait_until(LONG, "three devices", || {
+            let all = ask(node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;
+            if all["devices"].as_array().map(Vec::len) == Some(3) { Ok(()) } else { Err(all.to_string()) }
+        })
+        .unwrap();
+    };
+    offers(&upstream);
     let uid = "3f1c2a5e-0000-4000-8000-000000000008";
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "own", "namespace": "default", "uid": uid },
-        "spec": guaranteed("1"),
-    });
-    upstream.write_manifest("own.yaml", &pod.to_string()).unwrap();
+    let list = json!({ "cpu": "1", "memory": "64Mi", RESOURCE: 1 });
+    let own = pod_of(uid, "own", &json!({ "requests": list, "limits": list }));
+    upstream.write_manifest("own.yaml", &own.to_string()).unwrap();
     let files = ["cpu_manager_state", "memory_manager_state"].map(|name| root.join(name));
     let read = || files.each_ref().map(|file| fs::read_to_string(file).unwrap_or_default());
-    let runs = |node: &Node| -> Result<String, String> {
+    let runs = |node: &Node, name: &str| -> Result<String, String> {
         let pods = node.get("/pods").map_err(|error| format!("{error:#}"))?;
         let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
-        let status = &pods["items"][0]["status"]["containerStatuses"][0];
+        let full_name = format!("{name}-{}", node.name());
+        let mut items = pods["items"].as_array().into_iter().flatten();
+        let pod = items.find(|it| it["metadata"]["name"] == full_name.as_str());
+        let status = &pod.ok_or_else(|| pods.to_string())?["status"]["containerStatuses"][0];
         let id = status["containerID"].as_str().filter(|_| !status["state"]["running"].is_null());
         id.map(str::to_owned).ok_or_else(|| pods.to_string())
     };
-    let id = wait_until(LONG, "the pod under upstream's kubelet", || runs(&upstream)).unwrap();
-    let theirs = read();
-    assert!(theirs[0].contains(&format!(r#""entries":{{"{uid}":{{"c":"0"}}}}"#)), "{}", theirs[0]);
+    // CPUs, bytes and devices of a pod's container; who is not told of holds something else.
+    let holds = |node: &Node, name: &str| -> Result<(Value, Value, Vec<String>), String> {
+        let list = ask(node, &["resources"]).map_err(|error| format!("{error:#}"))?;
+        let full_name = format!("{name}-{}", node.name());
+        let mut pods = list["pod_resources"].as_array().into_iter().flatten();
+        let pod = pods.find(|it| it["name"] == full_name.as_str()).ok_or_else(|| list.to_string())?;
+        let held = &pod["containers"][0];
+        let devices = held["devices"].as_array().into_iter().flatten();
+        let ids = devices.filter_map(|it| it["device_ids"][0].as_str()).map(str::to_owned);
+        Ok((held["cpu_ids"].clone(), held["memory"][0]["size"].clone(), ids.collect()))
+    };
+    let id = wait_until(LONG, "the pod under upstream's kubelet", || runs(&upstream, "own")).unwrap();
+    let before = read();
+    assert!(before[0].contains(&format!(r#""entries":{{"{uid}":{{"c":"0"}}}}"#)), "{}", before[0]);
     assert!(
-        theirs[1].contains(&format!(r#""entries":{{"{uid}":{{"c":[{{"numaAffinity":[0]"#)),
+        before[1].contains(&format!(r#""entries":{{"{uid}":{{"c":[{{"numaAffinity":[0]"#)),
         "{}",
-        theirs[1]
+        before[1]
     );
+    let held = holds(&upstream, "own").unwrap();
+    assert_eq!((&held.0, &held.1, held.2.len()), (&json!(["0"]), &json!((64 << 20).to_string()), 1));
+    let checkpoint = root.join("device-plugins/kubelet_internal_checkpoint");
+    // Who holds which devices, and what the plugin answered.
+    let entries = || -> Vec<Value> {
+        let kept: Value = serde_json::from_str(&fs::read_to_string(&checkpoint).unwrap()).unwrap();
+        kept["Data"]["PodDeviceEntries"].as_array().cloned().unwrap_or_default()
+    };
+    let of_own = entries();
+    assert_eq!((of_own.len(), &of_own[0]["DeviceIDs"]), (1, &json!({ "0": held.2 })), "{of_own:?}");
     upstream.sigterm().unwrap();
+    let written = fs::metadata(&checkpoint).unwrap().ino();
 
     let mut mainstay = both().config(&same_node).start().unwrap();
-    assert_eq!(wait_until(LONG, "the pod under mainstay", || runs(&mainstay)).unwrap(), id);
-    let list = ask(&mainstay, &["resources"]).unwrap();
-    let held = &list["pod_resources"][0]["containers"][0];
-    assert_eq!(
-        (&held["cpu_ids"], &held["memory"][0]["size"]),
-        (&json!(["0"]), &json!((64 << 20).to_string()))
+    assert_eq!(wait_until(LONG, "the pod under mainstay", || runs(&mainstay, "own")).unwrap(), id);
+    assert_eq!(holds(&mainstay, "own").unwrap(), held);
+    offers(&mainstay);
+    // Another one, so that upstream's kubelet finds what it has not written itself.
+    let late = pod_of(
+        "3f1c2a5e-0000-4000-8000-00000000000a",
+        "late",
+        &json!({ "requests": { RESOURCE: 1 }, "limits": { RESOURCE: 1 } }),
     );
+    mainstay.write_manifest("late.yaml", &late.to_string()).unwrap();
+    let late_id = wait_until(LONG, "the other under mainstay", || runs(&mainstay, "late")).unwrap();
+    let of_late = holds(&mainstay, "late").unwrap();
+    assert!(of_late.2.len() == 1 && of_late.2 != held.2, "{of_late:?}");
     mainstay.sigterm().unwrap();
     // Byte for byte: both write what they hold.
-    assert_eq!(read(), theirs);
+    assert_eq!(read(), before);
+    assert_ne!(fs::metadata(&checkpoint).unwrap().ino(), written, "mainstay has written it");
+    let of_both = entries();
+    assert_eq!((of_both.len(), of_both.contains(&of_own[0])), (2, true), "{of_both:?}");
 
-    let upstream = both().config(&same_node).upstream().start().unwrap();
-    assert_eq!(wait_until(LONG, "the pod under upstream's kubelet again", || runs(&upstream)).unwrap(), id);
-    assert_eq!(read(), theirs);
+    let upstream = theirs().config(&same_node).start().unwrap();
+    for (name, id, held) in [("own", id, held), ("late", late_id, of_late)] {
+        assert_eq!(wait_until(LONG, name, || runs(&upstream, name)).unwrap(), id);
+        wait_until(LONG, &format!("what {name} holds under upstream's kubelet again"), || {
+            let found = holds(&upstream, name)?;
+            if found == held { Ok(()) } else { Err(format!("{found:?}, and not {held:?}")) }
+        })
+        .unwrap();
+    }
+    offers(&upstream);
+    assert_eq!(read(), before);
+    let found = entries();
+    assert!(found.len() == 2 && of_both.iter().all(|entry| found.contains(entry)), "{found:?}");
+    let refused = ["could not restore state", "checksum", "corrupted", "Failed to read data from checkpoint"];
+    assert!(!refused.iter().any(|word| upstream.log().contains(word)), "{}", upstream.log());
+}
+
+/// Upstream's kubelet, for which the one place where it looks for device plugins is below `root`.
+fn with_plugins_in(containerd: &Containerd, root: &Path) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = root.join("device-plugins");
+    fs::create_dir_all(&directory).unwrap();
+    let program = containerd.dir().join("kubelet-with-plugins");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount --propagation private sh -c 'mkdir -p /var/lib/kubelet/device-plugins && mount --bind {} /var/lib/kubelet/device-plugins && exec {} \"$@\"' sh \"$@\"\n",
+        directory.display(),
+        tool("kubelet").unwrap().display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+/// The device plugin for tests; where tests are run elsewhere than they are built, it is beside mainstay.
+fn plugin_program() -> PathBuf {
+    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
+    if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") }
+}
+
+/// A pod with this UID and one container that has these resources.
+fn pod_of(uid: &str, name: &str, resources: &Value) -> Value {
+    let container = with(idle("c"), json!({ "resources": resources }));
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default", "uid": uid },
+        "spec": { "terminationGracePeriodSeconds": 1, "containers": [container] },
+    })
 }
 
 /// Upstream's kubelet starts on mainstay's files of what pods hold as a whole, and leaves them as they are.
@@ -905,14 +998,11 @@ fn devices_and_cpus_come_from_the_same_node() {
         &fixed(", topologyManagerPolicy: restricted, topologyManagerScope: pod"),
     )
     .unwrap();
-    let built = PathBuf::from(env!("CARGO_BIN_EXE_device-plugin"));
-    let program =
-        if built.is_file() { built } else { mainstay_binary().unwrap().with_file_name("device-plugin") };
     let devices = json!([
         { "id": "a-far", "healthy": true, "nodes": [63] },
         { "id": "near", "healthy": true, "nodes": [0] },
     ]);
-    let mut plugin = DevicePlugin::new(program, &world.node, RESOURCE, &devices).unwrap();
+    let mut plugin = DevicePlugin::new(plugin_program(), &world.node, RESOURCE, &devices).unwrap();
     plugin.start().unwrap();
     wait_until(SOON, "two devices", || {
         let all = ask(&world.node, &["allocatable"]).map_err(|error| format!("{error:#}"))?;

@@ -1,7 +1,7 @@
 //! An answer on its way: pieces that are made when there is room for them, and that know when they have been taken.
 //!
 //! HTTP/2 keeps what a client has not taken, for as long as the client likes. So no more than pieces are handed to it, each a copy: one that
-//! were shared would keep alive all that it was cut from.
+//! were a part of something larger would keep alive all that it was cut from. The same piece may go to many.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ const MOST_OF_HEAD: usize = 16;
 const KEPT_OF_PART: usize = 64 << 10;
 
 /// How far somebody has come in an answer of many parts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
     /// The next one.
     part: usize,

@@ -1,7 +1,7 @@
 //! `v1alpha1.Pods`: this node's pods, whole, as a list and as events.
 //!
 //! A pod is encoded once, when somebody first wants it, and sent to all who do, in pieces that are copied together when there is room for them
-//! (`piece`). Watchers are told by one feed: each has a queue of steps, a step being all that changed from one snapshot to the next; whose queue is
+//! (`piece`); those that a watch of whole pods begins with are copied together once for all who begin before the next change. Watchers are told by one feed: each has a queue of steps, a step being all that changed from one snapshot to the next; whose queue is
 //! full is let go with all that waits for him, so that nobody waits for him and nothing piles up. However many do not read, for all of them no more is
 //! kept than what there was during the last hundred steps, and for each a piece or two and the end of the event that he is being sent. Who does
 //! not read a list keeps what there was when he asked, until his patience is over (`deadline`).
@@ -63,7 +63,13 @@ struct List {
     generation: u64,
     /// By UID.
     entries: Vec<Arc<Entry>>,
+    /// What watches of whole pods begin with; nothing once there is a newer list: whoever is in the middle of this one goes on by himself, so that
+    /// it is there once, however many there are who do not read.
+    beginning: Mutex<Option<Beginning>>,
 }
+
+/// Pieces, as far as somebody has been told them, and how far each goes.
+type Beginning = Vec<(Bytes, Cursor)>;
 
 /// A pod and its bytes.
 struct Entry {
@@ -166,7 +172,7 @@ impl Pods {
         feed.watchers.retain(|watcher| watcher.strong_count() > 0);
         feed.watchers.push(Arc::downgrade(&queue));
         drop(feed);
-        let watcher = Watcher { queue, cursor: Cursor::default(), mask };
+        let watcher = Watcher { queue, cursor: Cursor::default(), begun: 0, mask };
         Ok(Answer::Many(Box::pin(stream::unfold(watcher, |mut watcher| async move {
             let piece = watcher.next().await;
             Some((piece, watcher))
@@ -176,14 +182,15 @@ impl Pods {
     /// Tells watchers what changes. Cancel safe: what was seen and not told is told by whoever looks next.
     pub(crate) async fn run(&self) {
         let mut snapshots = self.snapshots.clone();
-        while snapshots.changed().await.is_ok() {
-            let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
+        loop {
+            let changed = match tokio::time::timeout(KEPT, snapshots.changed()).await {
+                Ok(Ok(())) => snapshots.borrow_and_update().clone(),
+                Ok(Err(_)) => return,
+                Err(_) => None,
+            };
             let mut feed = self.feed();
-            if feed.watchers.is_empty() {
-                if feed.used.elapsed() > KEPT {
-                    feed.list = None;
-                }
-            } else {
+            feed.forget();
+            if let Some(snapshot) = changed.filter(|_| !feed.watchers.is_empty()) {
                 feed.advance(&snapshot, &self.counters);
             }
         }
@@ -200,6 +207,17 @@ impl Pods {
 }
 
 impl Feed {
+    /// Lets go of what nobody has asked for in a while.
+    fn forget(&mut self) {
+        if self.used.elapsed() <= KEPT {
+            return;
+        }
+        match &self.list {
+            Some(list) if !self.watchers.is_empty() => list.forget(Some(Beginning::new())),
+            _ => self.list = None,
+        }
+    }
+
     fn advance(&mut self, snapshot: &NodeSnapshot, counters: &Counters) -> Arc<List> {
         if let Some(list) = self.list.as_ref().filter(|list| list.generation >= snapshot.generation) {
             return Arc::clone(list);
@@ -220,8 +238,11 @@ impl Feed {
             .collect();
         entries.sort_by(|a, b| a.view.uid.cmp(&b.view.uid));
         let step = (!self.watchers.is_empty()).then(|| Step::between(&known, &entries));
-        let list = Arc::new(List { generation: snapshot.generation, entries });
-        self.list = Some(Arc::clone(&list));
+        let beginning = Mutex::new(Some(Beginning::new()));
+        let list = Arc::new(List { generation: snapshot.generation, entries, beginning });
+        if let Some(before) = self.list.replace(Arc::clone(&list)) {
+            before.forget(None);
+        }
         if let Some(step) = step.filter(|step| !step.changes.is_empty()) {
             let step = Arc::new(step);
             self.watchers.retain(|watcher| {
@@ -299,6 +320,46 @@ impl List {
         let pod = entry.bytes(mask)?;
         head.into_iter().for_each(|head| put_field(head, 1, pod.len()));
         Ok(Some(pod))
+    }
+
+    /// A part of what a watch begins with: each pod, then that this was all.
+    fn first_part(
+        &self,
+        at: usize,
+        mask: Option<&Arc<Mask>>,
+        head: Option<&mut BytesMut>,
+    ) -> Result<Option<Bytes>, Status> {
+        let entry = self.entries.get(at);
+        let kind = match entry {
+            Some(_) => EventType::Added,
+            None if at == self.entries.len() => EventType::InitialSyncComplete,
+            None => return Ok(None),
+        };
+        let pod = entry.map(|entry| entry.bytes(mask)).transpose()?.unwrap_or_default();
+        head.into_iter().for_each(|head| put_event(head, kind, pod.len()));
+        Ok(Some(pod))
+    }
+
+    /// A piece of what watches of whole pods begin with, and how far it goes; `None` if everybody makes his own.
+    fn first_piece(&self, at: usize) -> Result<Option<(Bytes, Cursor)>, Status> {
+        let mut beginning = self.beginning();
+        let Some(pieces) = beginning.as_mut().filter(|pieces| at <= pieces.len()) else { return Ok(None) };
+        if let Some(made) = pieces.get(at) {
+            return Ok(Some(made.clone()));
+        }
+        let mut cursor = pieces.last().map(|(_, cursor)| cursor.clone()).unwrap_or_default();
+        let piece = cursor.fill(|at, head| self.first_part(at, None, head))?;
+        pieces.push((piece.clone(), cursor.clone()));
+        Ok(Some((piece, cursor)))
+    }
+
+    fn beginning(&self) -> MutexGuard<'_, Option<Beginning>> {
+        self.beginning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the pieces go; there is this in their place.
+    fn forget(&self, then: Option<Beginning>) {
+        *self.beginning() = then;
     }
 }
 
@@ -454,6 +515,8 @@ struct Watcher {
     queue: Arc<Queue>,
     /// How far the first in the queue has been told.
     cursor: Cursor,
+    /// Pieces of what was there at the beginning that have been told.
+    begun: usize,
     mask: Option<Arc<Mask>>,
 }
 
@@ -484,20 +547,17 @@ impl Watcher {
         }
     }
 
-    /// The next piece of what was there at the beginning: each pod, then that this was all.
+    /// The next piece of what was there at the beginning. Where one ends depends on the list alone, so that a piece of one's own can follow one that is
+    /// everybody's.
     fn begin(&mut self, list: &List) -> Encoded {
+        let shared = if self.mask.is_none() { list.first_piece(self.begun)? } else { None };
+        self.begun += 1;
+        if let Some((piece, cursor)) = shared {
+            self.cursor = cursor;
+            return Ok(piece);
+        }
         let mask = self.mask.as_ref();
-        self.cursor.fill(|at, head| {
-            let entry = list.entries.get(at);
-            let kind = match entry {
-                Some(_) => EventType::Added,
-                None if at == list.entries.len() => EventType::InitialSyncComplete,
-                None => return Ok(None),
-            };
-            let pod = entry.map(|entry| entry.bytes(mask)).transpose()?.unwrap_or_default();
-            head.into_iter().for_each(|head| put_event(head, kind, pod.len()));
-            Ok(Some(pod))
-        })
+        self.cursor.fill(|at, head| list.first_part(at, mask, head))
     }
 
     /// The next piece of a step: of its changes those that the mask lets through.

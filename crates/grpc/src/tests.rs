@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_proto::{
@@ -39,7 +40,10 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::{Access, GrpcConfig, GrpcState, Rate, bind};
+use crate::{
+    Access, GrpcConfig, GrpcState, Rate, bind,
+    wire::{Answer, Messages},
+};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -241,6 +245,63 @@ async fn a_watch_begins_with_all_pods_whatever_their_size() {
     }
     assert_eq!(next(&mut stream).await.unwrap(), (EventType::InitialSyncComplete, 0));
     assert_eq!(listed.len(), 100);
+}
+
+/// What watches begin with is put together once for all who begin before something changes, and is nobody's after that but of who has it.
+#[tokio::test]
+async fn watches_begin_with_the_same_pieces() {
+    use futures_util::{FutureExt as _, StreamExt as _};
+    let world = World::start(|_| {});
+    let sized = |at: usize| {
+        let text = "x".repeat(if at % 20 == 7 { 70_000 } else { 700 });
+        view(&format!("{at:03}"), &json!({"metadata": {"annotations": {"text": text}}}))
+    };
+    let mut views: Vec<_> = (0..60).map(sized).collect();
+    world.publish(&views);
+    let pods = crate::pods::Pods::new(world.snapshots.subscribe(), Arc::clone(&world.counters));
+    let watch = |path: Option<&str>| {
+        let mut headers = http::HeaderMap::new();
+        headers.extend(
+            path.map(|path| (http::HeaderName::from_static("x-kubernetes-fieldmask"), path.parse().unwrap())),
+        );
+        match pods.watch(crate::pods::mask(&headers).unwrap()).unwrap() {
+            Answer::Many(pieces) => pieces,
+            Answer::One(_) => panic!("a watch is many pieces"),
+        }
+    };
+    // All that there is to tell now, after what was told before.
+    let rest = |pieces: &mut Messages| -> Vec<Bytes> {
+        std::iter::from_fn(|| pieces.next().now_or_never().map(|piece| piece.unwrap().unwrap())).collect()
+    };
+    let (mut first, mut second, mut masked, mut stays) =
+        (watch(None), watch(None), watch(Some("metadata,status")), watch(None));
+    let (told, again) = (rest(&mut first), rest(&mut second));
+    assert!(told.len() > 10, "{}", told.len());
+    let places = |pieces: &[Bytes]| pieces.iter().map(|piece| piece.as_ptr()).collect::<Vec<_>>();
+    assert_eq!(places(&told), places(&again));
+    let other = rest(&mut masked);
+    assert!(places(&other).iter().all(|piece| !places(&told).contains(piece)));
+    let begun: Vec<Bytes> = (0..3)
+        .map(|at| {
+            let piece = stays.next().now_or_never().unwrap().unwrap().unwrap();
+            assert_eq!(piece.as_ptr(), told[at].as_ptr());
+            piece
+        })
+        .collect();
+    drop((again, begun));
+    assert!(!told[5].is_unique(), "whoever begins now is told it");
+
+    // Something changes, of which somebody asks.
+    views[0] = view("000", &json!({"metadata": {"annotations": {"text": "changed"}}}));
+    world.publish(&views);
+    let late = rest(&mut watch(None));
+    assert!(told.iter().all(Bytes::is_unique), "nobody keeps what was");
+    assert!(places(&late).iter().all(|piece| !places(&told).contains(piece)));
+    // Who was in the middle is told the same, and then what has changed.
+    let (all, own) = (told.concat(), rest(&mut stays).concat());
+    let begins: usize = told[..3].iter().map(Bytes::len).sum();
+    assert_eq!(own[..all.len() - begins], all[begins..]);
+    assert_eq!(own[all.len() - begins..], rest(&mut first).concat());
 }
 
 /// P1.
