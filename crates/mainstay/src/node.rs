@@ -1,6 +1,6 @@
 //! Facts about this machine, put into the form the parts want them in.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
