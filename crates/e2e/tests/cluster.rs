@@ -283,8 +283,8 @@ fn each_right_opens_its_own_paths_and_no_others() {
         let opens = |needs: &str, by: &str, proxy: bool| {
             *verb == needs && (*right == by || (*right == "proxy" && proxy))
         };
-        let (open, shut) =
-            OPENED_BY.iter().partition::<Vec<_>, _>(|(_, _, needs, by, proxy)| opens(needs, by, *proxy));
+        let (open, shut): (Vec<_>, Vec<_>) =
+            OPENED_BY.iter().copied().partition(|(_, _, needs, by, proxy)| opens(needs, by, *proxy));
         assert!(!open.is_empty());
         for (method, path, ..) in open {
             wait_until(PATIENCE, &format!("{verb} nodes/{right} to open {method} {path}"), || {

@@ -33,7 +33,7 @@ fn replace(path: &Path, text: &str) {
 }
 
 fn node(name: &str) -> Value {
-    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "resourceVersion": "1" } })
 }
 
 async fn get(client: &Client) -> Result<Node, ApiError> {

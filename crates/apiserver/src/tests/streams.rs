@@ -29,8 +29,7 @@ fn serve(seen: &Seen) -> http::Response<super::server::Body> {
     if seen.request.uri().path().ends_with("/slow") {
         return pieces(vec!["{".into()], LONG);
     }
-    let node =
-        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": seen.connection.to_string() } });
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": seen.connection.to_string(), "resourceVersion": "1" } });
     answer(200, &node)
 }
 
