@@ -41,7 +41,8 @@ pub(crate) async fn follow(
         named: Vec::new(),
         warned: false,
     };
-    let (sender, addresses) = watch::channel(Arc::<[String]>::from(finder.find(FIRST_LOOK_UP).await));
+    let first: Arc<[String]> = finder.find(FIRST_LOOK_UP).await.into();
+    let (sender, addresses) = watch::channel(first);
     let shutdown = tasks.shutdown();
     tasks.spawn_critical("addresses", async move {
         loop {

@@ -118,7 +118,7 @@ impl ApiObjects {
         }
         let mut attempts = AGAIN.attempts();
         loop {
-            let key = match PodKey::new(&ask.wish.key_type) {
+            let key = match PodKey::make(&ask.wish.key_type).await {
                 Ok(key) => key,
                 Err(error) => {
                     self.tell(

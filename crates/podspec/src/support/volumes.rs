@@ -89,7 +89,10 @@ const ROWS: &[Row] = &[
     not_yet("spec.volumes[].projected.sources[].clusterTrustBundle.user", ALPHA),
     works(
         "spec.volumes[].projected.sources[].podCertificate",
-        &["renewals::tokens_and_certificates_are_renewed_while_their_pods_run"],
+        &[
+            "renewals::tokens_and_certificates_are_renewed_while_their_pods_run",
+            "renewals::keys_that_are_rare_are_made_as_well",
+        ],
     ),
     not_yet("spec.volumes[].projected.sources[].podCertificate.user", ALPHA),
     works("spec.volumes[].image", &["volumes::an_image_is_mounted_where_the_runtime_can"]),
