@@ -265,13 +265,7 @@ fn each_right_opens_its_own_paths_and_no_others() {
         let subject = json!([{ "kind": "ServiceAccount", "name": name, "namespace": "default" }]);
         grant(&cluster, &name, &rules, &subject);
     }
-    let clients = containerd.dir().join("clients.crt");
-    fs::write(&clients, &cluster.authority().pem).unwrap();
-    let by_certificate = format!("authentication: {{x509: {{clientCAFile: {}}}}}", clients.display());
-    let builder =
-        Node::builder().containerd(&containerd).config(by_certificate).args(["--node-ip=127.0.0.1"]);
-    let (node, _, https) = judged(&cluster, builder);
-    through_the_proxy(&cluster);
+    let (node, _, https) = judged(&cluster, Node::builder().containerd(&containerd));
     let manual: Value = serde_json::from_str(&node.get("/openapi/v3").unwrap()).unwrap();
     assert_eq!(without_a_row(&manual), [""; 0], "paths of which no row says who may use them");
     for (verb, right) in &rights {
@@ -299,26 +293,6 @@ fn each_right_opens_its_own_paths_and_no_others() {
         for (method, path, ..) in shut {
             assert_eq!(ask(method, path), 403, "{verb} nodes/{right} does not open {method} {path}");
         }
-    }
-}
-
-/// What `kubectl get --raw` asks: the API server comes with the right to everything of a node.
-fn through_the_proxy(cluster: &ControlPlane) {
-    let reads = OPENED_BY.iter().filter(|(method, _, verb, ..)| (*method, *verb) == ("GET", "get"));
-    for (_, path, ..) in reads {
-        let at = format!("/api/v1/nodes/node/proxy{path}");
-        wait_until(PATIENCE, &format!("an answer to {at}"), || {
-            let answer = cluster.send("GET", &at, None).map_err(|error| format!("{error:#}"))?;
-            // The API server's own errors are objects of this kind.
-            let said = answer.text();
-            match answer.status {
-                200 if !said.is_empty() => Ok(()),
-                // Of pods and files that are not there, and what is not switched on here, the node itself says so.
-                400 | 404 | 405 if !said.contains("\"kind\":\"Status\"") => Ok(()),
-                other => Err(format!("{other} {said}")),
-            }
-        })
-        .unwrap();
     }
 }
 

@@ -374,7 +374,8 @@ fn what_is_gone_is_taken_back(member: &mut Member) -> Result<()> {
 fn a_node_at_rest_is_told_of_when_it_is_due() -> Result<()> {
     const STILL: Duration = Duration::from_secs(30);
     let told = |member: &Member| counted(member, "PATCH", "nodes", "status");
-    let member = Member::start("nodeStatusUpdateFrequency: 1s")?;
+    // Who gives the one alone gives both.
+    let member = Member::start("{nodeStatusUpdateFrequency: 1s, nodeStatusReportFrequency: 5m}")?;
     member.bind("resident", json!({ "containers": [idle("c")] }))?;
     member.ready("resident")?;
     // What came with the start (images, measured conditions) has been told when nothing was for a while.

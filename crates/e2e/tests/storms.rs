@@ -1,7 +1,7 @@
 //! Weather that comes and goes: an API server that flaps, etcd restarted under it, clocks that disagree, and mainstay killed
 //! during a rolling update while nobody can be asked. Nothing is restarted without cause, and everything is told in the end.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeMap, fs, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use mainstay_e2e::{
@@ -223,80 +223,6 @@ fn etcd_is_restarted_under_the_api_server() -> Result<()> {
     member.gone(&format!("{PODS}/doomed"))?;
     member.bind("newcomer", json!({ "containers": [idle("c")] }))?;
     heard(&member, "newcomer", "True")?;
-    unmoved(&member, &steady, &node_since)
-}
-
-/// Replaces etcd's data by a copy, or a copy by the data; nobody uses them.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if to.exists() {
-        fs::remove_dir_all(to)?;
-    }
-    let done = Command::new("cp").arg("-a").args([from, to]).status()?;
-    ensure!(done.success(), "cannot copy {} to {}", from.display(), to.display());
-    Ok(())
-}
-
-/// From a backup: what the API server was told since it has forgotten, and its versions go back. It is told again, and nothing runs
-/// anew.
-#[test]
-fn etcd_is_put_back_to_what_it_was() -> Result<()> {
-    let mut member = Member::start("nodeStatusUpdateFrequency: 1s")?;
-    let (steady, switched, node_since) = two_pods(&member)?;
-    persisted(&member.node)?;
-    let (data, backup) = (member.plane.dir().join("etcd"), member.plane.dir().join("etcd-backup"));
-    member.plane.stop_server();
-    member.plane.stop_etcd();
-    copy(&data, &backup)?;
-    member.plane.start_etcd()?;
-    member.plane.start_server()?;
-    // Told after the backup, and much else, so that the versions are far from those that it has.
-    switch(&member, &switched, true)?;
-    heard(&member, "switched", "True")?;
-    member.bind("newcomer", json!({ "terminationGracePeriodSeconds": 1, "containers": [idle("c")] }))?;
-    heard(&member, "newcomer", "True")?;
-    let note = |word: &str| {
-        member.patch(NODE, &json!({ "metadata": { "annotations": { "example.com/note": word } } }))
-    };
-    for round in 0..100 {
-        note(&round.to_string())?;
-    }
-    // Both have been heard of: the pod by its status, the node by its annotation.
-    wait_until(RECOVERY, "the node to hear of its annotation", || {
-        let node = member.node.get("/node").map_err(|error| format!("{error:#}"))?;
-        if node.contains("\"example.com/note\":\"99\"") { Ok(()) } else { Err(node) }
-    })?;
-    let version = |object: &Value| -> u64 {
-        object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
-    };
-    let before = version(&member.get(NODE).map_err(anyhow::Error::msg)?);
-
-    member.plane.stop_server();
-    member.plane.stop_etcd();
-    copy(&backup, &data)?;
-    member.plane.start_etcd()?;
-    member.plane.start_server()?;
-    heard(&member, "switched", "True")?;
-    let told = member.get(&format!("{PODS}/switched")).map_err(anyhow::Error::msg)?;
-    ensure!(version(&told) < before, "the versions have not gone back: {} and {before}", version(&told));
-    wait_until(RECOVERY, "the pod that nobody knows any more to go", || match member.own("newcomer") {
-        Err(error) if error.starts_with("no newcomer") => Ok(()),
-        other => Err(format!("{other:?}")),
-    })?;
-    // The node is told of as well when somebody has overruled it.
-    let unknown = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "ByTheTest" }] } });
-    member.patch(&format!("{NODE}/status"), &unknown)?;
-    wait_until(RECOVERY, "the node to be told of again", || {
-        let node = member.get(NODE)?;
-        if condition(&node, "Ready") == "True" {
-            Ok(())
-        } else {
-            Err(node["status"]["conditions"].to_string())
-        }
-    })?;
-    let node = member.get(NODE).map_err(anyhow::Error::msg)?;
-    ensure!(version(&node) < before, "the counter had caught up: {} and {before}", version(&node));
-    member.bind("later", json!({ "containers": [idle("c")] }))?;
-    heard(&member, "later", "True")?;
     unmoved(&member, &steady, &node_since)
 }
 

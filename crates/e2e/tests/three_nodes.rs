@@ -18,6 +18,30 @@ use serde_json::{Value, json};
 /// The last is upstream's.
 const NAMES: [&str; 3] = ["east", "west", "upstream"];
 
+/// What `kubectl get --raw` asks of a node; who may is in `cluster.rs`.
+const READ_THROUGH_THE_PROXY: [&str; 20] = [
+    "/pods",
+    "/runningpods/",
+    "/healthz",
+    "/healthz/ping",
+    "/configz",
+    "/node",
+    "/spec/",
+    "/stats/summary",
+    "/metrics",
+    "/metrics/cadvisor",
+    "/metrics/resource",
+    "/metrics/probes",
+    "/metrics/slis",
+    "/logs/",
+    "/debug/pprof/",
+    "/openapi/v3",
+    "/mainstay/v1/events",
+    "/mainstay/v1/manifests",
+    "/mainstay/v1/node",
+    "/mainstay/v1/resources",
+];
+
 /// Nodes go first when all are dropped, then the control plane, then the runtimes.
 struct Cluster {
     nodes: BTreeMap<&'static str, Node>,
@@ -324,6 +348,15 @@ fn same_to_a_user(cluster: &Cluster, agents: &BTreeMap<String, Vec<Value>>) -> R
         let path = format!("/api/v1/nodes/{node}/proxy/pods");
         let listed = cluster.must(&["get", "--raw", &path])?;
         ensure!(listed.contains(name(pod)), "{node}: {listed}");
+        if node != "upstream" {
+            for path in READ_THROUGH_THE_PROXY {
+                let at = format!("/api/v1/nodes/{node}/proxy{path}");
+                cluster.until(&format!("an answer to {at}"), || {
+                    let said = cluster.kubectl(&["get", "--raw", &at])?;
+                    if said.is_empty() { Err("nothing".to_owned()) } else { Ok(()) }
+                })?;
+            }
+        }
         let own = pod["status"]["hostIP"].as_str().unwrap_or_default();
         let runtime = cluster.runtimes.get(node.as_str()).context("no runtime")?;
         ensure!(network(runtime)?.address().to_string() == own, "{node}: {own}");
@@ -379,8 +412,18 @@ fn told_of_the_machine(status: &Value) -> Value {
         info.remove("kubeletVersion");
         info.remove("kubeProxyVersion");
     }
+    // Amounts, however they are written.
+    let amounts = |what: &str| -> BTreeMap<String, String> {
+        let all = status[what].as_object().into_iter().flatten();
+        all.map(|(name, amount)| {
+            let text = amount.as_str().unwrap_or_default();
+            let bytes = text.strip_suffix("Ki").and_then(|number| number.parse::<u64>().ok());
+            (name.clone(), bytes.map_or_else(|| text.to_owned(), |number| (number * 1024).to_string()))
+        })
+        .collect()
+    };
     json!({
-        "nodeInfo": info, "capacity": status["capacity"], "allocatable": status["allocatable"],
+        "nodeInfo": info, "capacity": amounts("capacity"), "allocatable": amounts("allocatable"),
         "daemonEndpoints": status["daemonEndpoints"],
     })
 }
