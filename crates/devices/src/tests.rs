@@ -1,4 +1,4 @@
-use std::{path::Path, pin::Pin, time::Duration};
+use std::{os::unix::fs::MetadataExt as _, path::Path, pin::Pin, time::Duration};
 
 use futures_util::{Stream, stream};
 use hyper::server::conn::http2;
@@ -329,8 +329,23 @@ async fn a_disk_that_hangs_does_not_delay_what_is_told() {
     let fake = Fake { more: Some(Arc::clone(&more)), ..Fake::default() };
     let _plugin = world.plug(fake).await.unwrap();
     world.has(2, 2).await;
-    // Whoever opens this to write waits for somebody who reads.
+    // What is there is written first: nobody shall be at it when the pipe comes in its place.
     let pipe = world.directory.join(".kubelet_internal_checkpoint.tmp");
+    let written = world.directory.join("kubelet_internal_checkpoint");
+    let look = || {
+        let of =
+            |path: &Path| std::fs::metadata(path).ok().map(|it| (it.ino(), it.len(), it.modified().ok()));
+        (of(&written), of(&pipe))
+    };
+    let (mut seen, mut same) = (look(), 0);
+    while same < 20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let now = look();
+        same = if now == seen { same + 1 } else { 0 };
+        seen = now;
+    }
+    std::fs::remove_file(&pipe).ok();
+    // Whoever opens this to write waits for somebody who reads.
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     for count in 3..6 {
         more.notify_one();
